@@ -41,7 +41,7 @@ style: $(VENV)/.installed-dev
 	@$(BIN)/lint-imports --no-cache
 
 test-slow: $(VENV)/.installed-dev ## The tests that take minutes
-	@$(BIN)/python -m pytest -m 'slow and not gpu' $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m 'slow and not gpu' $(ARGS)
 
 fuzz: $(VENV)/.installed-dev ## Give 100,000 changed files to all that reads files of others, 20 minutes at most; ARGS="--inputs N --seconds S TARGET"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
@@ -72,12 +72,13 @@ bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, 
 
 exactness: $(VENV)/.installed-dev ## Hold every layout of processes against one process, and write docs/exactness.md
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.distributed.matrix --table docs/exactness.md $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.distributed.matrix --savings
 
 settings: $(VENV)/.installed ## Write docs/reference/settings.md from the config dataclasses
 	@mkdir -p docs/reference
 	@$(BIN)/python -m flows.commands.settings_help > docs/reference/settings.md
 
-docs: $(DOCS_BIN)/mkdocs ## Build the documentation site in build/site; a broken link is an error
+docs: $(DOCS_BIN)/mkdocs docs/javascripts/mermaid.min.js ## Build the documentation site in build/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_BIN)/mkdocs build --strict --site-dir build/site
 	@echo 'build/site/index.html'
 
@@ -85,7 +86,7 @@ down: ## Stop the local services that a run has started
 	@if [ -x $(BIN)/textmill ]; then $(BIN)/textmill down; fi
 
 lock: ## Resolve requirements.lock and requirements-dev.lock again (needs uv)
-	@sh docs/lock.sh
+	@sh .ci/lock.sh
 
 sbom: $(VENV)/.installed $(AUDIT)/pip-audit ## Write build/sbom.json: what is installed, as CycloneDX
 	@mkdir -p build
@@ -98,17 +99,20 @@ audit: $(AUDIT)/pip-audit ## Ask PyPI's advisories about every package of the lo
 clean: down ## Remove the environment; results under data/ stay
 	rm -rf $(VENV) *.egg-info
 
-# fasttext is compiled on one core while all the rest is installed on another. Every file must have a digest of the lock, but
-# those of torch: which build it is, and which packages that needs, depends on the machine. It comes last, with the versions of
-# the lock as constraints. Byte code is compiled on first import, not for thousands of modules that are never loaded.
+# fasttext is compiled on one core while all the rest is installed on another, by packages of the lock: into an environment for
+# a build pip puts whatever is newest. Every file must have a digest of the lock, but those of torch: which build it is, and
+# which packages that needs, depends on the machine. It comes last, with the versions of the lock as constraints. Byte code is
+# compiled on first import, not for thousands of modules that are never loaded.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) flows/prerequisites.py
 	@echo 'textmill: installing into $(VENV) (some minutes the first time; fasttext is compiled here)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@awk '/^[a-zA-Z0-9]/ {keep = /^fasttext==/} keep' requirements.lock > $(VENV)/fasttext.lock
+	@awk '/^[a-zA-Z0-9]/ {keep = /^(setuptools|pybind11)==/} keep' requirements.lock > $(VENV)/build.lock
 	@awk '/^[a-zA-Z0-9]/ {keep = !/^(fasttext|torch)==/} keep' requirements.lock > $(VENV)/rest.lock
 	@sed -n 's/ *\\$$//; /^[a-zA-Z0-9]/p' requirements.lock > $(VENV)/versions.txt
-	@$(PIP) wheel --no-deps --require-hashes --wheel-dir $(VENV)/wheels -r $(VENV)/fasttext.lock > $(VENV)/fasttext.log 2>&1 & built=$$!; \
+	@$(PIP) install --no-compile --no-deps --require-hashes -r $(VENV)/build.lock
+	@$(PIP) wheel --no-deps --no-build-isolation --require-hashes --wheel-dir $(VENV)/wheels -r $(VENV)/fasttext.lock > $(VENV)/fasttext.log 2>&1 & built=$$!; \
 	  { $(PIP) install --no-compile --no-deps --require-hashes -r $(VENV)/rest.lock \
 	    && $(PIP) install --no-compile torch -c $(VENV)/versions.txt; } || { kill $$built; exit 1; }; \
 	  wait $$built || { cat $(VENV)/fasttext.log >&2; echo 'textmill: fasttext was not compiled; the reason is above' >&2; exit 1; }
@@ -126,6 +130,9 @@ $(DOCS_BIN)/mkdocs:
 	@$(PYTHON) -m venv $(VENV)/docs
 	@$(DOCS_BIN)/python -m pip --disable-pip-version-check --quiet install \
 	  mkdocs==1.6.1 mkdocs-material==9.8.2 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
+
+docs/javascripts/mermaid.min.js: docs/mermaid.sh
+	@sh docs/mermaid.sh
 
 $(AUDIT)/pip-audit:
 	@$(PYTHON) -m venv $(VENV)/audit

@@ -42,7 +42,7 @@ def alone_in_chain(config: RunConfig) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another run of dedup.chain ({name}) begins; waiting until it is planned")
+            say(f"another run of dedup.chain ({name}) is starting; waiting for its plan")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -87,9 +87,9 @@ def _run_before(records: Sequence[RunRecord], link: dict[str, str]) -> RunRecord
             and record.is_alive()
         ):
             raise ConfigError(
-                f"dedup.chain ({name}) is made longer by run {record.run_id} on"
-                f" {record.process.get('host')}; run again when that has ended, and if it died on"
-                f" another machine, delete its record .runs/{record.run_id}.json in the store"
+                f"dedup.chain ({name}) is being extended by run {record.run_id} on"
+                f" {record.process.get('host')}; run again when that run has ended, or, if it died"
+                f" on another machine, delete its record .runs/{record.run_id}.json in the store"
             )
     earlier = list(takewhile(lambda known: known != inputs, places))
     return places[earlier[-1]] if earlier else None

@@ -125,8 +125,8 @@ def _current_directory() -> str:
         return os.getcwd()
     except FileNotFoundError as error:
         raise ConfigError(
-            "the current directory is gone, and relative paths start there; change to one that is"
-            " there"
+            "the current directory no longer exists, and relative paths start there; change to"
+            " another folder"
         ) from error
 
 

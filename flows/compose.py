@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from flows.conf_files import CONF_DIR, groups
+from flows.conf_files import CONF_DIR, choices, groups
 from flows.run_config import RunConfig
 from llm_core.config import ConfigError, build, nearest, plain_defaults
 from llm_core.printing import one_line
@@ -122,6 +122,12 @@ def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
                 f"{override.input_line} gives several values; add -m to run each, or quote a list:"
                 " key='[a,b]'"
             )
+        name, is_choice = override.key_or_group, isinstance(override.value(), (str, list))
+        if name in groups(conf_dir) and not (is_choice or override.is_delete()):
+            given = (override.input_line or "").partition("=")[2]
+            raise ConfigError(
+                f"{name} ({given}) is not a choice; {nearest(given, choices(name, conf_dir))}"
+            )
     with hydra_over(conf_dir), in_one_line(overrides, conf_dir):
         config = hydra_compose("config", overrides=settable(overrides, conf_dir))
         # The defaults too, so that `${group.field}` may name any field; but not those of a group
@@ -190,10 +196,9 @@ def _explain(error: Exception, overrides: Sequence[Override], conf_dir: Path) ->
             f"{match.group(1)} has a value of another kind; give a mapping '{{a: b}}' for a"
             " mapping, a list '[a]' for a list"
         )
-    if match := re.match(r"Multiple values for (\w+)", message):
-        return ConfigError(
-            f"{match.group(1)} has a choice already; write {match.group(1)}=choice without +"
-        )
+    if match := re.match(r"Multiple values for (\w+)|(\w+) appears more than once", message):
+        group = match[1] or match[2]
+        return ConfigError(f"{group} has a choice already; write {group}=choice without +")
     given = ", ".join(o.input_line or "" for o in overrides)
     return ConfigError(message.split(" See ")[0] + (f" (given: {given})" if given else ""))
 

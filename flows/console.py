@@ -24,6 +24,8 @@ logger = get_logger("flows")
 _RULED = "    \n    \n ── \n    \n    \n    \n    \n    \n"
 """How rich's `Box` writes a line under the header and nothing else."""
 _UNFOLDED_COLUMNS = 100_000
+_GAP = 2
+_WORD_CHARS = 20
 
 
 def say(message: str) -> None:
@@ -117,22 +119,36 @@ class Progress:
             return self._bar
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of cells, numbers to the right. On a terminal long cells are folded to its width."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> str:
+    """Columns of cells, numbers to the right. On a terminal long cells are folded to its width;
+    columns of `spare` are left out, the first one first, where words would be broken otherwise."""
     from rich.box import Box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=Box(_RULED), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for i, name in enumerate(header):
-        numeric = bool(rows) and all(row[i][:1].isdigit() or not row[i] for row in rows)
-        shown.add_column(
-            Text(printable_line(name)), justify="right" if numeric else "left", overflow="fold"
-        )
-    for row in rows:
-        shown.add_row(*(Text(printable_line(cell)) for cell in row))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNFOLDED_COLUMNS
+    columns = {name: [printable_line(row[i]) for row in rows] for i, name in enumerate(header)}
+    for name in spare:
+        longest = [
+            max(map(len, " ".join([title, *cells]).split()), default=0)
+            for title, cells in columns.items()
+        ]
+        if sum(longest) + _GAP * (len(columns) - 1) > width:
+            del columns[name]
+    shown = Table(box=Box(_RULED), show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    for name, cells in columns.items():
+        numeric = bool(cells) and all(cell[:1].isdigit() or not cell for cell in cells)
+        # A key or a name is worth nothing in pieces.
+        whole = all(len(cell) <= _WORD_CHARS and " " not in cell for cell in cells)
+        shown.add_column(
+            Text(printable_line(name)),
+            justify="right" if numeric else "left",
+            overflow="ellipsis" if whole else "fold",
+            no_wrap=whole,
+        )
+    for row in zip(*columns.values(), strict=True):
+        shown.add_row(*map(Text, row))
     # Colours would reach logs and pipes as escape sequences.
     console = Console(file=io.StringIO(), width=width, force_terminal=False, color_system=None)
     with console.capture() as captured:

@@ -29,7 +29,7 @@ def exit_code(action: Callable[[], int]) -> int:
         return end.exit_code
     except click.ClickException as error:
         return _complain(
-            f"{error.format_message().rstrip('.')}; textmill --help lists what is there"
+            f"{error.format_message().rstrip('.')}; `textmill --help` lists flows and commands"
         )
     except (ConfigError, StageFailure, ArtifactMismatch, ServiceError) as error:
         return _complain(error)
@@ -37,8 +37,8 @@ def exit_code(action: Callable[[], int]) -> int:
         return _stop_speaking()
     except MemoryError:
         return _complain(
-            "memory has run out; give more (ulimit -v), or use fewer workers (num_workers=1) and"
-            " smaller pieces (source.max_text_bytes_per_file); what is made is kept, run again"
+            "out of memory; raise the limit (ulimit -v), or use fewer workers (num_workers=1) and"
+            " smaller pieces (source.max_text_bytes_per_file); finished work is kept, run again"
         )
     except OSError as error:
         if error.errno not in _WAYS_OUT:
@@ -52,30 +52,22 @@ def exit_code(action: Callable[[], int]) -> int:
 
 _ELSEWHERE = "allow it, or set store, state or source.paths to another place"
 _ANOTHER_DISK = (
-    "free some (textmill gc) or set store and state to another disk; what is made is kept, run"
+    "free some (textmill gc) or set store and state to another disk; finished work is kept, run"
     " again"
 )
 _OPEN_FILES = (
-    "raise the limit of open files (ulimit -n) or lower num_workers; what is made is kept, run"
+    "raise the limit of open files (ulimit -n) or lower num_workers; finished work is kept, run"
     " again"
 )
 _WAYS_OUT = {
-    errno.EACCES: _ELSEWHERE,
-    errno.EPERM: _ELSEWHERE,
-    errno.EROFS: _ELSEWHERE,
-    errno.ENOTDIR: _ELSEWHERE,
-    errno.EEXIST: _ELSEWHERE,
-    errno.EISDIR: _ELSEWHERE,
-    errno.ENAMETOOLONG: _ELSEWHERE,
-    errno.ENOSPC: _ANOTHER_DISK,
-    errno.EDQUOT: _ANOTHER_DISK,
-    errno.EFBIG: _ANOTHER_DISK,
-    errno.EMFILE: _OPEN_FILES,
-    errno.ENFILE: _OPEN_FILES,
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR), _ELSEWHERE),
+    **dict.fromkeys((errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG), _ELSEWHERE),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _ANOTHER_DISK),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _OPEN_FILES),
     errno.EIO: (
-        "the disk cannot be read or written there; what is made is kept, run again when it can"
+        "the disk failed to read or write there; finished work is kept, run again when it works"
     ),
-    errno.ESTALE: "the network disk has changed there; what is made is kept, run again",
+    errno.ESTALE: "the network disk has changed there; finished work is kept, run again",
 }
 """What the place, not the program, can be wrong with, and what to do about it."""
 

@@ -62,12 +62,9 @@ def split_hydra(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
         override = parse_override(text)
         (of_hydra if override.is_hydra_override() else ours).append(text)
         name = override.key_or_group
-        if name == "hydra/sweeper" and override.value() != "basic":
-            raise ConfigError(
-                f"{text} is not supported: points of a sweep are given, not searched; write"
-                " optim.lr=1e-3,3e-3"
-            )
-        if name.startswith("hydra.sweeper") and name != "hydra.sweeper.max_batch_size":
+        if (name == "hydra/sweeper" and override.value() != "basic") or (
+            name.startswith("hydra.sweeper") and name != "hydra.sweeper.max_batch_size"
+        ):
             raise ConfigError(
                 f"{text} is not supported; give the points of a sweep as overrides:"
                 " optim.lr=1e-3,3e-3"

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 
 NEEDED_DISK_BYTES = 4 * 1024**3
@@ -28,7 +29,7 @@ def missing(root: str) -> "list[str]":
                     "Python has no %s module; install it, e.g. apt-get install python3-venv"
                     % module
                 )
-        if not has_python_headers():
+        if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
             found.append(
                 "the C headers of Python are missing (fasttext needs them); e.g. apt-get install"
                 " python3-dev"
@@ -53,12 +54,6 @@ def missing(root: str) -> "list[str]":
             "%s is not writable (%s); clone into a folder of your own" % (root, error.strerror)
         )
     return found
-
-
-def has_python_headers() -> bool:
-    import sysconfig
-
-    return os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h"))
 
 
 def main() -> int:

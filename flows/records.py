@@ -13,6 +13,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,9 @@ def new_record(
     flow: str, plan: Plan, overrides: Sequence[str], chain: dict[str, str] | None = None
 ) -> RunRecord:
     started_at = now()
-    run_id = f"{started_at[:10].replace('-', '')}-{started_at[11:19].replace(':', '')}-{uuid.uuid4().hex[:6]}"  # noqa: E501
+    moment = datetime.fromisoformat(started_at)
     return RunRecord(
-        run_id,
+        f"{moment:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
         flow,
         plan.target,
         list(overrides),
@@ -92,10 +93,14 @@ def mark_store(store: Store) -> None:
     must never count as ours."""
     marker = store.root / MARKER_FILE
     store.root.mkdir(parents=True, exist_ok=True)
-    if not marker.exists() and all(
-        _is_own(entry) for entry in sorted(os.scandir(store.root), key=lambda e: e.name)
-    ):
+    if not marker.exists() and all(map(_is_own, os.scandir(store.root))):
         marker.write_text(MARKER_TEXT, "utf-8")
+
+
+def require_store(store: Store) -> None:
+    """Raise ConfigError where there is no such folder."""
+    if not store.root.is_dir():
+        raise ConfigError(f"store ({store.root}) does not exist; name one with store=DIR")
 
 
 def require_marked(store: Store) -> None:
@@ -107,7 +112,7 @@ def require_marked(store: Store) -> None:
     ):
         raise ConfigError(
             f"{store.root} has no {MARKER_FILE}, so nothing in it is removed; name a store with"
-            " store=DIR, or give it a folder of its own, or create that file if this is one"
+            " store=DIR, or create that file if this folder holds a store and nothing else"
         )
 
 
@@ -134,7 +139,7 @@ def read_records(store: Store) -> list[RunRecord]:
             records.append(RunRecord(**read_json(path)))
         except (ValueError, TypeError) as error:
             raise ArtifactMismatch(
-                f"{path} is not a readable run record ({error}); delete it to go on without it"
+                f"{path} is not a readable run record ({error}); delete it to continue without it"
             ) from error
     return sorted(records, key=lambda r: (r.started_at, r.run_id), reverse=True)
 

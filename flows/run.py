@@ -1,19 +1,16 @@
 """One run of stages: plan, make each artifact once, keep the record, tell the tracker.
 
-`open_run` gives a flow a `Run`; `run.stage` makes or finds one artifact. Who executes a stage is
-the `make` that is passed in: `tasks.runtime.execute.make_artifact` itself, or the same as a Prefect
-task.
+`open_run` gives a flow a `Run`; `run.stage` makes or finds one artifact.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flows.chains import alone_in_chain, follow_chain
 from flows.compose import RunConfig
@@ -24,29 +21,17 @@ from flows.stops import STOPS
 from flows.tracking.runs import Tracker, make_tracker
 from llm_core.config import ConfigError
 from llm_core.fingerprint import device_fingerprint
-from tasks.report.earlier_runs import earlier_documents
+from tasks.report.quantities import plural
+from tasks.report.run import earlier_documents
 from tasks.runtime.artifact import ARTIFACT_FILE, Artifact, ArtifactMismatch, load_artifact
 from tasks.runtime.graph import STAGES
 from tasks.runtime.inputs import InputDigests
-from tasks.runtime.parts import PartRunner
+from tasks.runtime.parts import Cluster, make_runner
 from tasks.runtime.plan import Plan, Step, make_nodes, make_plan
-from tasks.runtime.runners import make_runner
 from tasks.runtime.store import Store, now
 
-
-class MakeArtifact(Protocol):
-    """How an artifact gets made: `tasks.runtime.execute.make_artifact` or the same within an
-    orchestrator."""
-
-    def __call__(
-        self,
-        store: Store,
-        step: Step,
-        parents: Mapping[str, Artifact],
-        config: Any,
-        runner: PartRunner,
-        say: Callable[[str], None],
-    ) -> tuple[Artifact, bool]: ...
+MakeArtifact = Callable[..., tuple[Artifact, bool]]
+"""`tasks.runtime.execute.make_artifact`, or the same within a Prefect task."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +63,7 @@ class Run:
     record: RunRecord
     tracker: Tracker
     make: MakeArtifact
-    cluster: Executor | None = None
-    """What works on parts in place of this machine's own workers."""
+    cluster: Cluster | None = None
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def stage(self, name: str, *parents: Output) -> Output:
@@ -92,17 +76,12 @@ class Run:
         if step is None or (not step.needed and step.why != "cached"):
             return Output(name, None)
         if step.runs:
-            say(
-                f"{name} {step.node.key}:"
-                f" {step.why}{self._rebuilding(step) if step.is_damaged else ''}"
-            )
+            cost = self._rebuilding(step) if step.is_damaged else ""
+            say(f"{name} {step.node.key}: {step.why}{cost}")
         given = {p.stage: p.artifact for p in parents if p.artifact is not None}
-        progress, started = (
-            Progress(name, with_clock=step.runs and not STAGES[name].shows_progress),
-            time.perf_counter(),
-        )
+        progress = Progress(name, with_clock=step.runs and not STAGES[name].shows_progress)
         runner = make_runner(self.config.runner, self.config.workers, progress, self.cluster)
-        started_at = now()
+        started_at, began = now(), time.perf_counter()
         try:
             artifact, made = self.make(
                 self.store, step, given, self.config.stages[name], runner, say
@@ -112,7 +91,7 @@ class Run:
             raise
         finally:
             progress.close()
-        self.outcomes[name] = Outcome(artifact, not made, time.perf_counter() - started)
+        self.outcomes[name] = Outcome(artifact, not made, time.perf_counter() - began)
         if made:
             say(f"{name} {step.node.key}: done in {artifact.record['elapsed_s']:.1f} s")
         self.tracker.stage_done(step.node, artifact, given, made)
@@ -157,6 +136,7 @@ def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
             " here)"
         ) from error
     plan = make_plan(store, nodes, target, config.start, config.only, config.force)
+    # Checking digests reads the whole index, which only a run of dedup does anyway.
     if any(step.runs for step in plan.steps if step.node.stage == "dedup"):
         _require_sound_index(store, config, to_be_read=True)
     return store, plan
@@ -182,7 +162,7 @@ def open_run(
     config: RunConfig,
     overrides: Sequence[str],
     make: MakeArtifact,
-    cluster: AbstractContextManager[Executor | None] | None = None,
+    cluster: AbstractContextManager[Cluster | None] | None = None,
 ) -> Iterator[Run]:
     """Plan a run and keep its record and its tracking in step with how it ends."""
     given = config
@@ -246,14 +226,17 @@ def describe(run: Run) -> str:
         rows.append([name, into, out, f"{outcome.elapsed_s:.1f}", how, outcome.artifact.key])
     # Keys and not paths: the table fits a terminal of 80 columns.
     lines = [
-        show_table(("stage", "in", "out", "seconds", "", "key"), rows),
+        show_table(
+            ("stage", "in", "out", "seconds", "", "key"), rows, spare=("in", "seconds", "out")
+        ),
         "",
         f"store   {run.store.root}/<stage>/<key>",
     ]
     if run.quarantined:
         file = run.artifacts["ingest"].path / "quarantine.jsonl"
         lines.append(
-            f"completed with quarantine: {run.quarantined:,} records could not be read, see {file}"
+            f"completed with quarantine: {plural(run.quarantined, 'record')} could not be read,"
+            f" see {file}"
         )
     if said := earlier_documents(run.artifacts):
         lines.append(said)

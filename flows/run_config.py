@@ -20,7 +20,7 @@ from llm_core.training.config import TrainConfig
 from tasks.analysis.config import AnalysisConfig
 from tasks.contamination.config import ContaminationConfig
 from tasks.corpus.named_labels import check_labels
-from tasks.dedup.stage import DedupConfig
+from tasks.dedup.config import DedupConfig
 from tasks.definitions.features import FEATURES
 from tasks.documents.config import DocumentsConfig
 from tasks.evaluation.config import BenchConfig, EvaluateConfig
@@ -84,16 +84,12 @@ class RunConfig:
     """Parts worked on at once. Null: one per core that this process may use."""
 
     def __post_init__(self) -> None:
-        for control, names in (
-            ("start", (self.start,)),
-            ("only", (self.only,)),
-            ("force", self.force),
-        ):
-            for name in names:
-                if name is not None and name not in STAGES:
-                    raise ConfigError(
-                        f"{control} ({name}) is not a stage; {nearest(name, list(STAGES))}"
-                    )
+        named = [("start", self.start), ("only", self.only), *(("force", n) for n in self.force)]
+        for control, name in named:
+            if name is not None and name not in STAGES:
+                raise ConfigError(
+                    f"{control} ({name}) is not a stage; {nearest(name, list(STAGES))}"
+                )
         if self.start and self.only:
             raise ConfigError(
                 f"start ({self.start}) and only ({self.only}) exclude each other; give one of them"
@@ -117,10 +113,8 @@ class RunConfig:
         _ = self.train_stage  # its rules hold between groups
         check_scores(self.quality, self.scores.names)
         check_labels(self, self.language.labels, self.source.names)
-        column, columns = (
-            self.dedup.quality_column,
-            [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()],
-        )
+        column = self.dedup.quality_column
+        columns = [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()]
         if column is not None and column not in columns:
             raise ConfigError(
                 f"dedup.quality_column ({column}) is not a column of quality;"
@@ -134,23 +128,12 @@ class RunConfig:
     @property
     def stages(self) -> StageConfigs:
         """The config of each stage, by stage name."""
-        return {
+        named = {
             "ingest": self.source,
-            "language": self.language,
-            "scores": self.scores,
-            "quality": self.quality,
             "dedup": self.dedup.in_store(self.store),
-            "pii": self.pii,
-            "contamination": self.contamination,
-            "documents": self.documents,
-            "analysis": self.analysis,
-            "tokenizer": self.tokenizer,
-            "shards": self.shards,
             "train": self.train_stage,
-            "evaluate": self.evaluate,
-            "bench": self.bench,
-            "report": self.report,
         }
+        return {name: named.get(name) or getattr(self, name) for name in STAGES}
 
     @property
     def workers(self) -> int:

@@ -7,12 +7,11 @@ point; one that is stopped stops the sweep.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from flows.exit_codes import exit_code
 from flows.launch import job_number, launch
 from flows.stops import STOPS, Terminated, sigterm_raises
 from flows.tracking.mlflow_log import SWEEP_TAG
-from flows.tracking.runs import SWEEP_VARIABLE, MlflowTracker, TrackingConfig
+from flows.tracking.runs import SWEEP_VARIABLE, Tracker
 from llm_core.config import ConfigError
 from llm_core.printing import one_line, print_defect
 from tasks.runtime.artifact import write_json
@@ -55,6 +54,7 @@ class SweepJob:
         number = job_number()
         point, file = self.points[number], self.folder / f"{number}.json"
         say(f"run {number + 1} of {len(self.points)}: {' '.join(point) or 'no overrides'}")
+        # Written first, so that a job that dies differs from one that never began.
         write_json(file, {"code": None})
         os.environ[SWEEP_VARIABLE] = self.sweep_id
         code = FAILED
@@ -87,9 +87,8 @@ class SweepResult:
         return self.stopped or max(FAILED if code is None else code for code in self.codes)
 
     @property
-    def status(self) -> str:
-        """As MLflow calls it."""
-        return "KILLED" if self.stopped else "FAILED" if self.exit_code else "FINISHED"
+    def outcome(self) -> str:
+        return "interrupted" if self.stopped else "failed" if self.exit_code else "completed"
 
     def describe(self) -> str:
         silent = self.num_begun - sum(code is not None for code in self.codes)
@@ -110,60 +109,45 @@ def run_sweep(
     folder = config.state.resolve() / "sweeps" / sweep_id
     folder.mkdir(parents=True)
     title = " ".join(dict.fromkeys(override for point in points for override in point))
-    with open_sweep(config.tracking, config.state, sweep_id, title) as sweep, sigterm_raises():
-        try:
-            launch(points, hydra_overrides, SweepJob(flow, points, folder, sweep.id))
-        except BaseException as error:
-            result = _read_result(folder, len(points))
-            if isinstance(error, STOPS):
-                sweep.status = "KILLED"
-                if not result.stopped:
-                    raise  # it was the sweep that was stopped, not one of its jobs
-            elif not isinstance(error, Exception):
-                raise
-            elif not result.num_begun:
-                if isinstance(error, ConfigError):
-                    raise
-                raise ConfigError(
-                    f"the launcher cannot run this sweep ({one_line(error)}); correct its settings"
-                ) from error
-            else:
-                warn(f"the launcher gave up: {one_line(error)[:300]}")
-        result = _read_result(folder, len(points))
-        sweep.status = result.status
-        say(f"sweep: {result.describe()}; MLflow: {sweep.link()}")
+    tracker, outcome = Tracker(config.tracking, config.state, sweep_id), "failed"
+    # One MLflow run for the sweep, under our own id, by which its runs find it.
+    tags = {"overrides": title, SWEEP_TAG: sweep_id}
+    tracker.begin(f"sweep {title}", tags, now(), {}, {}, is_run=False)
+    try:
+        with sigterm_raises():
+            result = _launch(SweepJob(flow, points, folder, sweep_id), hydra_overrides)
+        outcome = result.outcome
+        say(f"sweep: {result.describe()}; MLflow: {tracker.describe() or 'not tracked'}")
+    except STOPS:
+        outcome = "interrupted"
+        raise
+    finally:
+        tracker.finish(outcome)
     return result
 
 
-def _read_result(folder: Path, num_points: int) -> SweepResult:
-    files = [folder / f"{number}.json" for number in range(num_points)]
+def _launch(job: SweepJob, hydra_overrides: Sequence[str]) -> SweepResult:
+    """How the points ended. Raises a stop of the sweep itself, and ConfigError where the launcher
+    began none of them."""
+    try:
+        launch(job.points, hydra_overrides, job)
+    except STOPS:
+        if not _read_result(job).stopped:
+            raise  # it was the sweep that was stopped, not one of its jobs
+    except Exception as error:
+        if not _read_result(job).num_begun:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(
+                f"the launcher cannot run this sweep ({one_line(error)}); correct its settings"
+            ) from error
+        warn(f"the launcher gave up: {one_line(error)[:300]}")
+    return _read_result(job)
+
+
+def _read_result(job: SweepJob) -> SweepResult:
+    files = [job.folder / f"{number}.json" for number in range(len(job.points))]
     left = [
         json.loads(file.read_text("utf-8"))["code"] if file.exists() else None for file in files
     ]
     return SweepResult(left, sum(file.exists() for file in files))
-
-
-class Sweep:
-    """A sweep in MLflow, under our own id, by which its runs find it. `status` is how it ends."""
-
-    def __init__(self, sweep_id: str, tracker: MlflowTracker | None) -> None:
-        self.id, self._tracker = sweep_id, tracker
-        self.status = "FAILED"
-
-    def link(self) -> str:
-        return (self._tracker.describe() if self._tracker else "") or "not tracked"
-
-
-@contextlib.contextmanager
-def open_sweep(config: TrackingConfig, state: Path, sweep_id: str, title: str) -> Iterator[Sweep]:
-    """Group the runs of a sweep under one MLflow run."""
-    tracker = MlflowTracker(config, state, sweep_id) if config.enabled else None
-    sweep = Sweep(sweep_id, tracker)
-    if tracker is not None:
-        tags = {"overrides": title, SWEEP_TAG: sweep_id}
-        tracker.begin(f"sweep {title}", tags, now(), {}, {}, is_run=False)
-    try:
-        yield sweep
-    finally:
-        if tracker is not None:
-            tracker.end(sweep.status)

@@ -8,20 +8,38 @@ from typing import Any
 
 import httpx
 from prefect import Flow, get_run_logger
-from prefect.context import FlowRunContext
 from prefect.exceptions import TerminationSignal
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.compose import compose
-from flows.parameters import reveal, withhold
 from flows.run import Run, describe, open_run, summarize
 from flows.services.registry import ServiceError
 from flows.stops import STOPS, Terminated
 from llm_core.config import ConfigError
 from llm_core.printing import get_logger, publishable
+from llm_core.secrets import mask_secrets
 from tasks.runtime.prefect_tasks import ClusterExecutor, make_artifact_in_task
 from tasks.runtime.stage import StageFailure
+
+# Prefect stores and shows the parameters of flow runs. So a flow run of this process is given
+# masked overrides, and looks up in here what they stand for. Parameters of a deployment are what
+# was typed into Prefect, and stay that.
+_WITHHELD: dict[str, str] = {}
+
+
+def withhold(overrides: Sequence[str]) -> list[str]:
+    """`overrides` as they may be shown."""
+    shown = [mask_secrets(override) for override in overrides]
+    pairs = zip(shown, overrides, strict=True)
+    _WITHHELD.update({mask: override for mask, override in pairs if mask != override})
+    return shown
+
+
+def reveal(overrides: Sequence[str]) -> list[str]:
+    """What overrides of this process stood for before they were masked."""
+    return [_WITHHELD.get(override, override) for override in overrides]
 
 
 def run_flow(
@@ -42,7 +60,7 @@ def run_flow(
         if config.runner in ("ray", "dask"):
             cluster = ClusterExecutor(config.runner, config.runner_address, config.workers)
         with open_run(name, target, config, overrides, make_artifact_in_task, cluster) as run:
-            run.record.process |= {"prefect_flow_run_id": str(_flow_run_id())}
+            run.record.process |= {"prefect_flow_run_id": str(flow_run.id)}
             with _our_termination():
                 stages(run)
     except (ConfigError, StageFailure) as error:
@@ -91,8 +109,3 @@ def _our_termination() -> Iterator[None]:
         yield
     except TerminationSignal as error:
         raise Terminated(str(error)) from error
-
-
-def _flow_run_id() -> object:
-    context = FlowRunContext.get()
-    return context.flow_run.id if context and context.flow_run else None

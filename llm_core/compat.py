@@ -1,5 +1,4 @@
-"""Names of torch that differ between the versions we run on (2.11 to 2.13), each taken by a feature
-test."""
+"""Names of torch that differ between versions 2.11 to 2.13, each taken by a feature test."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ reduce_scatter_single: Callable[..., Any] = (
 """(out, x, group=): this process's piece of the sum; renamed in 2.13."""
 
 StridedShard: Callable[..., Any] = placement_types._StridedShard
-"""(dim, split_factor=): rows that are shared among processes after they were cut before, as by FSDP
-over tensor parallelism."""
+"""(dim, split_factor=): shares rows that were cut before, as by FSDP over tensor parallelism."""
 
 fused_adamw: Callable[..., None] = torch._fused_adamw_
 """What torch.optim.AdamW(fused=True) calls with lists of tensors; it has no public name."""
@@ -39,8 +37,7 @@ scaled_product: Callable[..., Tensor] = torch._scaled_mm
 torch.nn.functional.scaled_mm breaks compiled graphs in 2.11."""
 
 foreach_norm: Callable[..., Sequence[Tensor]] = torch._foreach_norm
-"""(tensors) → the 2-norm of each; what torch.nn.utils.get_total_norm calls on GPUs. It has no
-public name."""
+"""(tensors) → the 2-norm of each, as torch.nn.utils.get_total_norm calls it; not public."""
 
 flash_forward: Callable[..., Any] | None = getattr(torch.ops.aten, "_flash_attention_forward", None)
 """(q_BQHD, k_BKGD, v_BKGD, None, None, Q, K, 0.0, is_causal, False) → (mixed_BQHD, lse_BHQ, …);
@@ -49,13 +46,11 @@ what varlen_attn calls. No public name gives the lse of dense rows."""
 flash_backward: Callable[..., Any] | None = getattr(
     torch.ops.aten, "_flash_attention_backward", None
 )
-"""(grad, q, k, v, mixed, lse_BHQ, None, None, Q, K, 0.0, is_causal, two states of a generator) →
-gradients of q, k and v."""
+"""(grad, q, k, v, mixed, lse_BHQ, None, None, Q, K, 0.0, is_causal, state, state) → dq, dk, dv."""
 
 
 def pin(tensor: Tensor) -> None:
-    """Let GPUs copy from and to memory of this process during other work. Raises RuntimeError where
-    the driver refuses."""
+    """Let GPUs copy from and to this memory during other work. Raises RuntimeError if refused."""
     error = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
     if error:
         raise RuntimeError(f"cudaHostRegister of {tensor.nbytes} bytes: error {error}")
@@ -69,8 +64,7 @@ def unpin(address: int) -> None:
 def dtensor_of(
     piece: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: torch.Size
 ) -> DTensor:
-    """Like DTensor.from_local without gradients, but a piece in main memory stays there when the
-    mesh is one of GPUs."""
+    """DTensor.from_local without gradients; a piece in main memory stays there on GPU meshes."""
     stride = torch.empty(shape, device="meta").stride()
     spec = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(shape, stride, piece.dtype))
     made: DTensor = DTensor(piece, spec, requires_grad=False)
@@ -78,8 +72,7 @@ def dtensor_of(
 
 
 def process_group_of(name: str) -> dist.ProcessGroup:
-    """The group of this process that has the name; what operations of torch that take a name
-    call."""
+    """This process's group of this name, for operations of torch that take a name."""
     found: dist.ProcessGroup = distributed_c10d._resolve_process_group(name)
     return found
 
@@ -120,8 +113,7 @@ def needed_now(ctx: Any) -> tuple[bool, ...]:
 
 
 def keeps_graph() -> bool:
-    """Inside a backward pass: whether its graph will be gone through again. True where torch does
-    not tell."""
+    """Inside a backward pass: whether its graph is kept for another. True where torch is silent."""
     ask = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
     return True if ask is None else bool(ask())
 

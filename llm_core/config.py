@@ -24,13 +24,11 @@ NOT_IN_KEY: Mapping[str, Any] = {"in_key": False}
 """Dataclass field metadata for settings that change how a result is made, never what it is."""
 
 NOT_IN_PART_KEY: Mapping[str, Any] = {"in_part_key": False}
-"""Dataclass field metadata for settings that every part carries in its own digest as far as they
-concern it."""
+"""Dataclass field metadata for settings that each part carries in its own digest."""
 
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
-"""A scheme and what follows it; `pathlib` makes `s3:/bucket` of `s3://bucket`. One letter is a
-drive."""
+"""A scheme; `pathlib` makes `s3:/bucket` of `s3://bucket`. One letter would be a drive."""
 
 
 class ConfigError(ValueError):
@@ -49,7 +47,8 @@ def build(cls: type[T], mapping: Mapping[str, Any], path: str = "") -> T:
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in mapping:
         if key not in fields:
-            raise ConfigError(_unknown_key(str(key), path, list(fields)))
+            where = f"{path}.{key}" if path else key
+            raise ConfigError(f"{where} is not a known setting; {nearest(str(key), list(fields))}")
     values = {}
     for name, field in fields.items():
         where = f"{path}.{name}" if path else name
@@ -60,8 +59,11 @@ def build(cls: type[T], mapping: Mapping[str, Any], path: str = "") -> T:
     try:
         return cls(**values)
     except ConfigError as error:
+        # Groups inside this one have named their place already.
         if path and not str(error).startswith(path):
-            raise ConfigError(f"{path}: {error}") from error
+            # A rule begins with the setting it is about, or speaks of the whole group.
+            sign = "." if re.split(r"\W", str(error))[0] in fields else ": "
+            raise ConfigError(f"{path}{sign}{error}") from error
         raise
 
 
@@ -107,9 +109,22 @@ def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
     return values
 
 
+def check_bounds(config: Any, **bounds: tuple[float, float | None]) -> None:
+    """Raise ConfigError for the first of these fields that is less or more than its bounds allow.
+
+    Without an upper bound (None) any larger value passes, and a field that is None is not checked.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    for name, (least, most) in bounds.items():
+        value = getattr(config, name)
+        if value is not None and (value < least or (most is not None and value > most)):
+            rule = f"at least {least}" if most is None else f"from {least} to {most}"
+            default = "null" if defaults[name] is None else defaults[name]
+            raise ConfigError(f"{name} ({value}) must be {rule}; the default is {default}")
+
+
 def local_path(value: str | Path, where: str) -> Path:
-    """A path of this machine. Raises ConfigError for an address, which would become a local folder
-    named after its scheme."""
+    """A local path. Raises ConfigError for an address, which would become a folder `s3:`."""
     if ADDRESS.match(str(value)):
         raise ConfigError(
             f"{where} ({value}) is an address, and must be a path of this machine; only"
@@ -140,11 +155,6 @@ def _type_hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _unknown_key(key: str, path: str, known: list[str]) -> str:
-    where = f"{path}.{key}" if path else key
-    return f"{where} is not a known setting; {nearest(key, known)}"
-
-
 def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -173,16 +183,14 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 def _convert_union(args: tuple[Any, ...], value: Any, where: str) -> Any:
     if value is None and type(None) in args:
         return None
-    error: ConfigError | None = None
+    errors = []
     for arg in args:
-        if arg is type(None):
-            continue
         try:
-            return _convert(arg, value, where)
-        except ConfigError as err:
-            error = error or err
-    assert error is not None
-    raise error
+            if arg is not type(None):
+                return _convert(arg, value, where)
+        except ConfigError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _convert_sequence(origin: type, args: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -200,33 +208,20 @@ def _convert_sequence(origin: type, args: tuple[Any, ...], value: Any, where: st
 def _convert_scalar(hint: type, value: Any, where: str) -> Any:
     if hint is Path and isinstance(value, (str, Path)) and str(value).strip():
         return local_path(value, where)
-    if hint is bool and isinstance(value, bool):
+    if hint in (bool, str) and isinstance(value, hint):
         return value
-    if (
-        hint is int
-        and isinstance(value, int)
-        and not isinstance(value, bool)
-        and abs(value) < 2**63
-    ):
-        return value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     # No setting means anything as NaN or infinity, and comparisons let a NaN through: -1 < nan is
     # as false as nan < -1.
-    if (
-        hint is float
-        and isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and abs(value) <= sys.float_info.max
-    ):
+    if hint is float and is_number and abs(value) <= sys.float_info.max:
         return float(value)
-    if hint is str and isinstance(value, str):
-        return value
     # 1e3 is a float in YAML; a whole number written that way is meant as a count.
-    if hint is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+    if hint is int and is_number and abs(value) < 2**63 and value == int(value):
         return int(value)
     name = {
         bool: "true or false",
         int: "a whole number of at most 64 bits",
-        float: "a number, and finite",
+        float: "a finite number",
         str: "text",
         Path: "a path",
     }

@@ -35,23 +35,18 @@ def set_threads(num_threads: int, num_processes: int) -> int:
 
 
 def processes_here(num_processes: int) -> int:
-    """Processes of the run on this machine: those that torchrun names, or all where it says
-    nothing."""
+    """Processes of the run on this machine, as torchrun tells; all of them where it does not."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", num_processes))
 
 
 def choose_device(name: str) -> torch.device:
-    """Where inference runs: `auto` takes the first GPU where there is one. Raises ConfigError when
-    none is there to take."""
+    """Where inference runs; auto: the first GPU, if any. Raises ConfigError for a missing one."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "device (cuda) needs a CUDA GPU, and this process sees none; set device=auto"
         )
-    return (
-        torch.device("cuda", 0)
-        if name != "cpu" and torch.cuda.is_available()
-        else torch.device("cpu")
-    )
+    on_gpu = name != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda", 0) if on_gpu else torch.device("cpu")
 
 
 def synchronize(device: torch.device) -> None:

@@ -1,5 +1,4 @@
-"""Makes files and folders survive a loss of power: synced first, then named what readers look
-for."""
+"""Makes files and folders survive a loss of power: synced first, then given their names."""
 
 from __future__ import annotations
 
@@ -24,14 +23,8 @@ def sync_folder(path: Path) -> None:
             os.close(handle)
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Replace a file by a synced one; readers see the old text or the new one."""
-    write_whole(path, text, synced=True)
-
-
-def write_whole(path: Path, text: str, synced: bool) -> None:
-    """Replace a file; readers see the old text or the new one, after a loss of power too if it is
-    synced."""
+def write_durably(path: Path, text: str, synced: bool = True) -> None:
+    """Replace a file; readers see the old or the new text, also after a loss of power if synced."""
     # One name per process: two that write the same file each leave it whole.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

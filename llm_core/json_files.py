@@ -1,5 +1,5 @@
 """Reads JSON that others may have written: bounded in bytes, depth and digits before anything is
-made of it.
+made of it. Writes none beyond these bounds.
 
 Python's parser recurses with depth, converts a number of any length, and holds what it reads at
 many times its size; what breaks is then a RecursionError, an OverflowError where the number is
@@ -14,6 +14,9 @@ import re
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from llm_core.config import ConfigError
+from llm_core.printing import printable
 
 MAX_BYTES = 256 << 20
 """Tokenizers of 256,000 pieces have some 35 MB."""
@@ -31,6 +34,26 @@ class UnreadableJson(ValueError):
     """A file or a text that is not JSON within the limits; the message says which."""
 
 
+def dump_json(what: str, value: Any, **layout: Any) -> str:
+    """Printable JSON that `parse_json` reads. Raises ConfigError where it would not, and ValueError
+    for what JSON does not have.
+
+    what: what is written, for the message. layout: options of json.dumps.
+    """
+    try:
+        text = printable(json.dumps(value, sort_keys=True, allow_nan=False, **layout))
+        # A character takes four bytes at most, so few texts are encoded for their length. A line
+        # end may follow.
+        if 4 * len(text) >= MAX_BYTES and len(text.encode("utf-8", "surrogatepass")) >= MAX_BYTES:
+            raise UnreadableJson(f"more than {MAX_BYTES:,} bytes")
+        _require_bounded(text)
+    except UnreadableJson as error:
+        raise ConfigError(
+            f"{what} would be JSON that is not read again ({error}); shorten what it records"
+        ) from error
+    return text
+
+
 def read_json(file: Path, max_bytes: int = MAX_BYTES) -> Any:
     """What a JSON file holds. Raises UnreadableJson, and OSError where there is no such file."""
     with file.open("rb") as stream:
@@ -44,20 +67,22 @@ def parse_json(data: bytes | str) -> Any:
     """What a JSON text says. Raises UnreadableJson."""
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
-        bare = STRINGS.sub("", text)
-        if LONG_NUMBER.search(bare):
-            raise UnreadableJson(f"a number of more than {MAX_DIGITS} digits")
-        brackets = OTHERS.sub("", bare)
-        if (
-            max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
-            > MAX_DEPTH
-        ):
-            raise UnreadableJson(f"nested deeper than {MAX_DEPTH} levels")
+        _require_bounded(text)
         return json.loads(text)
     except UnreadableJson:
         raise
     except ValueError as error:  # not UTF-8, or not JSON
         raise UnreadableJson(str(error)) from error
+
+
+def _require_bounded(text: str) -> None:
+    bare = STRINGS.sub("", text)
+    if LONG_NUMBER.search(bare):
+        raise UnreadableJson(f"a number of more than {MAX_DIGITS} digits")
+    brackets = OTHERS.sub("", bare)
+    depths = accumulate(1 if bracket in "[{" else -1 for bracket in brackets)
+    if max(depths, default=0) > MAX_DEPTH:
+        raise UnreadableJson(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def is_plain_name(name: object) -> bool:

@@ -49,13 +49,10 @@ class LiveBar:
     """
 
     def __init__(self, name: str, unit: str, done: int = 0, stream: TextIO | None = None) -> None:
-        columns = (
+        self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(BAR_COLUMNS),
             _Facts(unit),
-        )
-        self._progress = Progress(
-            *columns,
             console=LiveConsole(stream or sys.stderr),
             refresh_per_second=4,
             transient=True,

@@ -19,16 +19,14 @@ from typing import TextIO
 from llm_core.secrets import mask_secrets
 
 ACTING = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f\ud800-\udfff"
-"""Ranges, as a regular expression has them between brackets, of what acts on its reader; tab and
-line feed excepted."""
+"""Ranges of a regular expression: what acts on its reader, but for tab and line feed."""
 
 _ACTING = re.compile(f"[{ACTING}]")
 _ACTING_IN_A_LINE = re.compile(f"[\t\n{ACTING}]")
 
 
 def printable(text: str) -> str:
-    """`text`, which may have several lines, with every other character that acts escaped.
-    Idempotent."""
+    """`text`, of any number of lines, with every other character that acts escaped. Idempotent."""
     return _ACTING.sub(_escape, text)
 
 
@@ -43,8 +41,7 @@ def one_line(value: object) -> str:
 
 
 def publishable(value: object) -> str:
-    """Printable text without secrets, as others may read it: in a log, an error, Prefect or
-    MLflow."""
+    """Printable text without secrets, for logs, errors, Prefect and MLflow."""
     return printable(mask_secrets(str(value)))
 
 
@@ -70,8 +67,7 @@ def print_defect(error: BaseException) -> None:
 
 
 def escape_defects() -> None:
-    """Escape also what Python prints by itself: tracebacks of defects, and log lines of others that
-    have no handler."""
+    """Escape also what Python prints by itself: tracebacks, and log lines without a handler."""
     sys.excepthook = lambda kind, error, trace: print_defect(error)
     if logging.lastResort is not None:
         logging.lastResort.addFilter(escape_record)
@@ -85,8 +81,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def escape_record(record: logging.LogRecord) -> bool:
-    """Escape a log record and its traceback; with arguments it becomes one line. A filter that lets
-    everything pass."""
+    """Escape a log record and its traceback, to one line if it has arguments. Passes all."""
     message = publishable(record.getMessage())
     record.msg, record.args = printable_line(message) if record.args else message, None
     if record.exc_info and not record.exc_text:

@@ -36,15 +36,13 @@ def cache_folder(subject: str) -> Path:
         try:
             return private_folder(place / subject)
         except (ConfigError, OSError) as error:
-            found = (
-                f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            )
-            why = why or found
+            found = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+            why = why or str(found)
     folder = Path(tempfile.mkdtemp(prefix=f"textmill-{subject}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     note(
-        f"{subject}: compiled again by every process, for lack of a private cache"
-        f" ({why or 'no home'})"
+        f"{subject}: every process compiles again, because there is no private cache folder"
+        f" ({why or 'no home folder'}); set XDG_CACHE_HOME to a folder of yours"
     )
     return folder
 
@@ -62,26 +60,25 @@ def _places() -> list[Path]:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder that only this user can enter. Raises ConfigError where others own it or can
-    put something in its place."""
-    if why := open_to_others(path):
-        raise ConfigError(
-            f"{why}; fix its owner and mode, or set XDG_CACHE_HOME to a folder of yours"
-        )
+    """Make a folder for this user alone. Raises ConfigError where others could replace it."""
+    _refuse_if_open(path)
     for step in [*reversed(path.parents), path]:
         if not step.is_dir():
             step.mkdir(mode=0o700, exist_ok=True)
-    if why := open_to_others(path):  # somebody was faster
-        raise ConfigError(
-            f"{why}; fix its owner and mode, or set XDG_CACHE_HOME to a folder of yours"
-        )
+    _refuse_if_open(path)  # somebody may have been faster
     path.chmod(0o700)
     return path
 
 
+def _refuse_if_open(path: Path) -> None:
+    if why := open_to_others(path):
+        raise ConfigError(
+            f"{why}; fix its owner and mode, or set XDG_CACHE_HOME to a folder of yours"
+        )
+
+
 def open_to_others(path: Path) -> str | None:
-    """Why others could change what is in a folder, or put another one in its place; None where they
-    cannot."""
+    """Why others could change or replace a folder; None where they cannot."""
     for step, is_last in _way(path):
         try:
             status = os.stat(step)
@@ -104,7 +101,6 @@ def _way(path: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def keep_compiled_code_private() -> None:
-    """Let torch.compile keep its code, which it would unpickle from a shared temporary folder, in
-    the user's cache."""
+    """Let torch.compile keep and unpickle code in the user's cache, not in a shared folder."""
     if not os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder("torch_graphs"))

@@ -31,8 +31,7 @@ def terminate_with_parent(parent: int | None = None, number: int = signal.SIGTER
 
 
 def describe_end(code: int) -> str:
-    """How a process ended that said nothing itself, by its return code, which is negative for a
-    signal."""
+    """How a process that said nothing ended, by its return code, negative for a signal."""
     if code >= 0:
         return f"ended with code {code} and without a word"
     name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"

@@ -30,6 +30,7 @@ SHARE = {
     "dedup": (
         "test_dedup",
         "test_cuts",
+        "test_repeated_pieces",
         "test_near_duplicates",
         "test_minhash",
         "test_datasketch",

@@ -106,6 +106,17 @@ def test_no_module_has_a_name_without_a_subject() -> None:
     assert not found
 
 
+def test_no_test_module_imports_another() -> None:
+    """What two of them need is in tests/support or in a conftest."""
+    imports = re.compile(r"(?:from|import) (tests\.[\w.]*\btest_\w+)")
+    found = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        own = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        others = set(imports.findall(path.read_text("utf-8"))) - {own}
+        found += [f"{own} imports {other}" for other in sorted(others)]
+    assert found == []
+
+
 def test_nothing_is_unpickled() -> None:
     forbidden = re.compile(
         r"pickle\.loads?\(|torch\.load\((?![^)]*weights_only=True)|joblib\.load|allow_pickle=True"
@@ -142,6 +153,14 @@ def test_locks_pin_every_package_once_per_marker_with_digests_of_its_files(name:
     assert all("==" in pin and digests for pin, digests in pins.items())
     assert "torch==2.13.0" in pins
     assert not [pin for pin in pins if pin.startswith(("nvidia-", "fasttext-predict="))]
+
+
+def test_what_is_compiled_is_compiled_by_packages_of_the_lock() -> None:
+    recipe = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    builds = re.findall(r"^.*\$\(PIP\) (?:wheel .*|install .* -e \.)$", recipe, re.MULTILINE)
+    assert len(builds) == 2 and all("--no-build-isolation" in line for line in builds)
+    pinned = {pin.partition("==")[0] for pin in pins_of("requirements.lock")}
+    assert pinned >= {"setuptools", "pybind11", "hatchling"}
 
 
 def test_development_lock_agrees_with_the_lock_of_users() -> None:

@@ -17,11 +17,11 @@ TRACED = """
 import inspect, json, sys, threading
 from pathlib import Path
 from flows import cli
-from tasks.runtime import execute
 from tasks.runtime.code import ROOT
+from tasks.runtime.stage import Stage
 
 ran = {}
-run_stage = execute.run_stage
+run_stage = Stage.run
 
 def module_of(file):
     return ".".join(file.with_suffix("").parts).removesuffix(".__init__")
@@ -50,7 +50,7 @@ def traced(stage, *arguments):
         templates = sorted({file.as_posix() for file, _ in own if file.suffix != ".py"})
         ran[stage.name] = functions, templates
 
-execute.run_stage = traced
+Stage.run = traced
 code = cli.main(sys.argv[2:])
 Path(sys.argv[1]).write_text(json.dumps(ran))
 sys.exit(code)

@@ -58,7 +58,7 @@ def test_run_killed_many_times_gives_the_same_artifacts(
 ) -> None:
     moments = random.Random(3)
     kills = 0
-    for attempt in range(4):
+    for attempt in range(2):
         place = tmp_path / str(attempt)
         for number in range(40):
             with started("run", small_corpus, place, f"runner={runner}") as process:
@@ -73,7 +73,7 @@ def test_run_killed_many_times_gives_the_same_artifacts(
             kills += 1
         run("run", small_corpus, place, f"runner={runner}")
         assert contents(place) == contents(whole_run)
-    assert kills > 15
+    assert kills > 7
 
 
 def data_half(whole_run: Path, place: Path) -> Path:
@@ -118,7 +118,7 @@ def test_killed_trainer_is_one_clear_failure_and_the_next_run_goes_on(
         signal_if_alive(wait_for_first_steps(place, process), signal.SIGKILL)
         assert process.wait() == 2
     last = (place / "log.txt").read_text().splitlines()[-1]
-    assert last.startswith("textmill: training failed") and "code -9" in last
+    assert last.startswith("textmill: training failed") and "SIGKILL" in last
     done = run("run", small_corpus, place)
     assert [n for n, stage in summary(done)["stages"].items() if not stage["cached"]] == [
         "train",

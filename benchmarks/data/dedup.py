@@ -24,7 +24,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,7 @@ from benchmarks.data.planted_texts import (
     make_vocabulary,
     write_texts,
 )
+from benchmarks.data.signing import shingle_sets_of, sign
 from llm_core.printing import note, show
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.near_duplicates import (
@@ -143,34 +144,16 @@ def _sign(
     num_documents: int, config: DedupConfig, clock: Clock, generator: Generator
 ) -> tuple[np.ndarray, np.ndarray, int]:
     from tasks.kernels.dedup.exact import exact_keys
-    from tasks.kernels.dedup.minhash import EMPTY, make_permutations
-    from tasks.kernels.dedup.shingles import make_scratch, sign_documents
-    from tasks.kernels.text.chars import char_classes, fold_table
 
-    tables, permutations = (
-        (char_classes(), fold_table()),
-        make_permutations(config.num_perms, config.seed),
-    )
     signatures = np.empty((num_documents, config.num_perms), np.uint32)
     words = np.empty((num_documents, 2), np.uint64)
     num_bytes = at = 0
     for some, (buf, begins) in generator.batches(np.arange(num_documents)):
         here = slice(at, at + len(some))
-        rows = np.arange(len(some))
         with clock.phase("signature"):
-            signatures[here] = EMPTY
-            sign_documents(
-                buf,
-                begins,
-                rows,
-                config.shingle_units,
-                tables,
-                permutations,
-                make_scratch(begins),
-                signatures[here],
-            )
+            signatures[here] = sign(buf, begins, config)
         with clock.phase("exact"):
-            words[here] = id_words_of(exact_keys(buf, begins, rows))
+            words[here] = id_words_of(exact_keys(buf, begins, np.arange(len(some))))
         num_bytes += int(begins[-1])
         at += len(some)
     return signatures, words, num_bytes
@@ -184,29 +167,22 @@ def _sketches(
     generator: Generator,
 ) -> Sketches:
     from tasks.kernels.dedup.banding import band_table
-    from tasks.kernels.dedup.shingles import make_scratch, shingle_sets
-    from tasks.kernels.text.chars import char_classes, fold_table
 
     bandings = choose_bands(config)
     with clock.phase("candidates"):
         bands = band_table(signatures, bandings)
-    tables = (char_classes(), fold_table())
 
     def sets(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         made = [
-            shingle_sets(
-                text, np.arange(len(some)), config.shingle_units, tables, make_scratch(text[1])
-            )
+            shingle_sets_of(*text, np.arange(len(some)), config)
             for some, text in generator.batches(members[rows])
         ]
-        shingles = np.concatenate([np.zeros(0, np.uint32), *(part for part, _ in made)])
-        return shingles, np.concatenate(
-            [[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *(s for _, s in made)]))]
-        )
+        shingles = [np.zeros(0, np.uint32), *(part for part, _ in made)]
+        sizes = [np.zeros(1, np.int64), *(size for _, size in made)]
+        return np.concatenate(shingles), np.cumsum(np.concatenate(sizes))
 
-    band_keys: Callable[[int], np.ndarray] = bands.__getitem__
     return Sketches(
-        len(members), config.num_perms, bandings, band_keys, lambda rows: signatures[rows], sets
+        len(members), config.num_perms, bandings, bands.__getitem__, signatures.__getitem__, sets
     )
 
 

@@ -16,7 +16,6 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -85,28 +84,13 @@ def _uuid(rng: random.Random) -> str:
     return _either_case(rng, "-".join(_hex(rng, size) for size in (8, 4, 4, 4, 12)))
 
 
+_WORDS = "std a b ab abc ace add bad bee cab cafe dead beef decade face fade"
+
+
 def _name_of_code(rng: random.Random) -> str:
     """Words of hexadecimal letters, some with a number."""
-    words = (
-        "std",
-        "a",
-        "b",
-        "ab",
-        "abc",
-        "ace",
-        "add",
-        "bad",
-        "bee",
-        "cab",
-        "cafe",
-        "dead",
-        "beef",
-        "decade",
-        "face",
-        "fade",
-    )
     parts = (
-        rng.choice(words)
+        rng.choice(_WORDS.split())
         + rng.choice(("", "", str(rng.randrange(256))))
         + rng.choice(("", "d", "f"))
         for _ in range(3)
@@ -115,13 +99,8 @@ def _name_of_code(rng: random.Random) -> str:
 
 
 def _day(rng: random.Random, separator: str) -> str:
-    return separator.join(
-        (
-            f"20{rng.randrange(30):02d}",
-            f"{1 + rng.randrange(12):02d}",
-            f"{1 + rng.randrange(28):02d}",
-        )
-    )
+    year, month, day = rng.randrange(30), 1 + rng.randrange(12), 1 + rng.randrange(28)
+    return f"20{year:02d}{separator}{month:02d}{separator}{day:02d}"
 
 
 def _parts(rng: random.Random, count: int, limit: int = 40, separator: str = ".") -> str:
@@ -210,10 +189,8 @@ def count_touched(count: int, seed: int = SEED) -> dict[str, Counter[str]]:
             page = rng.choice(pages)
             blank = page.find(" ", rng.randrange(MARGIN_CHARS, len(page) - MARGIN_CHARS))
             blank = blank if blank > 0 else MARGIN_CHARS
-            before, after = (
-                page[blank - MARGIN_CHARS : blank] + " ",
-                " " + page[blank : blank + MARGIN_CHARS].lstrip(),
-            )
+            before = page[blank - MARGIN_CHARS : blank] + " "
+            after = " " + page[blank : blank + MARGIN_CHARS].lstrip()
             value = make(rng)
             texts.append((before + value + after).encode())
             plain.append((before + after.lstrip()).encode())
@@ -234,14 +211,8 @@ def _touches(
     begins = np.cumsum([0, *map(len, texts)]).astype(np.int64)
     spans = find_all_spans(np.frombuffer(b"".join(texts), np.uint8), begins, config)
     found: list[set[str]] = [set() for _ in texts]
-    rows = zip(
-        spans.documents.tolist(),
-        spans.starts.tolist(),
-        spans.ends.tolist(),
-        spans.types.tolist(),
-        strict=True,
-    )
-    for document, start, end, number in rows:
+    columns = (spans.documents, spans.starts, spans.ends, spans.types)
+    for document, start, end, number in zip(*(c.tolist() for c in columns), strict=True):
         first, last = places[document]
         if start - begins[document] < last and end - begins[document] > first:
             found[document].add(TYPE_NAMES[number])
@@ -250,27 +221,13 @@ def _touches(
 
 def main(arguments: list[str]) -> int:
     count = int(arguments[0]) if arguments else 1000
-    rows: list[dict[str, Any]] = []
-    for kind, types in count_touched(count).items():
-        for name, touched in sorted(types.items()):
-            rows.append(
-                {
-                    "kind": kind,
-                    "type": name,
-                    "touched": touched,
-                    "interval": wilson_interval(touched, count),
-                }
-            )
-    show(
-        json.dumps(
-            {
-                "benchmark": "pii_lookalikes",
-                "count": count,
-                "kinds": len(LOOKALIKES),
-                "touched": rows,
-            }
-        )
-    )
+    rows = [
+        {"kind": kind, "type": name, "touched": num, "interval": wilson_interval(num, count)}
+        for kind, types in count_touched(count).items()
+        for name, num in sorted(types.items())
+    ]
+    known = {"benchmark": "pii_lookalikes", "count": count, "kinds": len(LOOKALIKES)}
+    show(json.dumps(known | {"touched": rows}))
     return 0
 
 

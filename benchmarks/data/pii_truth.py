@@ -132,10 +132,8 @@ def _shift(text: str, spans: Iterable[tuple[str, int, int]]) -> int:
 def _documents(pii: Artifact, ingest: Artifact) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
     """(own id, text, spans) of each document."""
     for file in ingest.files("documents/part-*.parquet"):
-        documents, sidecar = (
-            read_table(file, ["id", "source_id", "text"]),
-            read_table(pii.file(file.name), ["id", "spans"]),
-        )
+        documents = read_table(file, ["id", "source_id", "text"])
+        sidecar = read_table(pii.file(file.name), ["id", "spans"])
         check_aligned(documents, sidecar, "pii")
         columns = documents["source_id"], documents["text"], sidecar["spans"]
         for batch in zip(*columns, strict=True):
@@ -144,12 +142,8 @@ def _documents(pii: Artifact, ingest: Artifact) -> Iterator[tuple[str, str, list
 
 def main(arguments: list[str]) -> int:
     if len(arguments) < 2:
-        show(
-            json.dumps(
-                {"benchmark": "pii_precision"}
-                | labelled_precision(Path(arguments[0]) if arguments else SAMPLE)
-            )
-        )
+        folder = Path(arguments[0]) if arguments else SAMPLE
+        show(json.dumps({"benchmark": "pii_precision"} | labelled_precision(folder)))
         return 0
     if len(arguments) != 3:
         note("give an ingest artifact, a pii artifact made of it, and the known spans")

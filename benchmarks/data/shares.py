@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import zstandard
+import pyarrow as pa
 
 from llm_core.printing import note
 from tasks.corpus.statistics import wilson_interval
@@ -29,17 +29,10 @@ def share(name: str, successes: int, trials: int, suffix: str = "_frac") -> dict
 def records(file: Path) -> Iterator[dict[str, Any]]:
     """The JSON lines of a file, or of the same with `.zst`."""
     packed = file.with_name(file.name + ".zst")
-    if file.exists():
-        with file.open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
-    elif packed.exists():
-        with (
-            packed.open("rb") as stream,
-            zstandard.ZstdDecompressor().stream_reader(stream) as plain,
-        ):
-            yield from map(json.loads, io.TextIOWrapper(plain, encoding="utf-8"))
-    else:
+    if not (file.exists() or packed.exists()):
         raise ArtifactMismatch(f"{file} is not there, nor with .zst; give the folder of the truth")
+    with pa.input_stream(str(file if file.exists() else packed)) as stream:
+        yield from map(json.loads, io.TextIOWrapper(stream, "utf-8"))
 
 
 def finished_pair(folders: list[str]) -> tuple[Artifact, Artifact] | None:

@@ -43,6 +43,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.data.hostile import hostile_mb_s
+from benchmarks.data.signing import shingle_sets_of, sign
 from benchmarks.data.stages import make_stages
 from llm_core.config import ConfigError
 from llm_core.printing import note, show
@@ -151,21 +152,14 @@ def _texts(ingested: Artifact) -> pa.Array:
         held += int(ends[-1])
         if held >= KERNEL_BYTES:
             break
-    return pa.concat_arrays(
-        [t.combine_chunks() if isinstance(t, pa.ChunkedArray) else t for t in tables]
-    )
+    return pa.concat_arrays(tables)
 
 
 def _kernels(texts: pa.Array) -> Mapping[str, Callable[[pa.Array], object]]:
-    from tasks.kernels.text.chars import char_classes, fold_table
     from tasks.pii.spans import find_all_spans
 
-    book, model, pii, tables = (
-        QualityConfig().rule_book(),
-        LanguageConfig().input_files()["lid_model"],
-        PiiConfig(),
-        (char_classes(), fold_table()),
-    )
+    book, language, pii = QualityConfig().rule_book(), LanguageConfig(), PiiConfig()
+    model = language.input_files()["lid_model"]
 
     def features(some: pa.Array) -> object:
         none = np.full(len(some), None, object)
@@ -173,31 +167,10 @@ def _kernels(texts: pa.Array) -> Mapping[str, Callable[[pa.Array], object]]:
 
     return {
         "features": features,
-        "minhash": lambda some: _sign(*text_buffers(some), tables),
+        "minhash": lambda some: sign(*text_buffers(some), DedupConfig()),
         "pii": lambda some: find_all_spans(*text_buffers(some), pii),
-        "lid": lambda some: label_texts(some, model, LanguageConfig()),
+        "lid": lambda some: label_texts(some, model, language),
     }
-
-
-def _sign(buf: np.ndarray, begins: np.ndarray, tables: Any) -> np.ndarray:
-    from tasks.kernels.dedup.minhash import EMPTY, make_permutations
-    from tasks.kernels.dedup.shingles import make_scratch, sign_documents
-
-    config = DedupConfig()
-    rows = np.arange(len(begins) - 1)
-    signatures = np.full((len(rows), config.num_perms), EMPTY, np.uint32)
-    permutations = make_permutations(config.num_perms, config.seed)
-    sign_documents(
-        buf,
-        begins,
-        rows,
-        config.shingle_units,
-        tables,
-        permutations,
-        make_scratch(begins),
-        signatures,
-    )
-    return signatures
 
 
 def _decide_s(texts: pa.Array) -> float:
@@ -205,18 +178,14 @@ def _decide_s(texts: pa.Array) -> float:
     from tasks.dedup.signatures import choose_bands
     from tasks.kernels.dedup.banding import band_table
     from tasks.kernels.dedup.overlap import smallest_connected
-    from tasks.kernels.dedup.shingles import make_scratch, shingle_sets
-    from tasks.kernels.text.chars import char_classes, fold_table
 
-    config, tables = DedupConfig(), (char_classes(), fold_table())
+    config = DedupConfig()
     buf, begins = text_buffers(texts)
-    signatures = _sign(buf, begins, tables)
+    signatures = sign(buf, begins, config)
     bandings = choose_bands(config)
 
     def sets(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        shingles, sizes = shingle_sets(
-            (buf, begins), rows, config.shingle_units, tables, make_scratch(begins)
-        )
+        shingles, sizes = shingle_sets_of(buf, begins, rows, config)
         return shingles, np.concatenate([[0], np.cumsum(sizes)])
 
     def decide() -> None:
@@ -273,12 +242,7 @@ def _train_classifier(documents: Path, file: Path) -> Path:
 def _run_peers(command: Sequence[str], file: Path) -> list[dict[str, Any]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(file)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=PEER_SECONDS,
-        check=False,
+        [*command, file], capture_output=True, text=True, env=environment, timeout=PEER_SECONDS
     )
     if done.returncode:
         raise ConfigError(
@@ -299,11 +263,8 @@ def main(arguments: list[str]) -> int:
         note("textmill: name the documents: make bench-data DOCS=path")
         return 2
     with tempfile.TemporaryDirectory() as work:
-        show(
-            json.dumps(
-                measure(Path(arguments[0]), Path(work), shlex.split(os.environ.get("PEERS", "")))
-            )
-        )
+        peers = shlex.split(os.environ.get("PEERS", ""))
+        show(json.dumps(measure(Path(arguments[0]), Path(work), peers)))
     return 0
 
 

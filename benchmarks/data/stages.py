@@ -32,13 +32,9 @@ def make_stages(
             if name in made:
                 continue
             parents = {parent: made[parent] for parent in STAGES[name].parents}
-            made[name], _ = make_artifact(store, step, parents, configs[name], runner, _tell)
-            _tell(
+            made[name], _ = make_artifact(store, step, parents, configs[name], runner, note)
+            note(
                 f"{name}: {made[name].record['cpu_s']:.1f} s of CPU in this process,"
                 f" {made[name].record['elapsed_s']:.1f} s"
             )
     return made
-
-
-def _tell(line: str) -> None:
-    note(line)

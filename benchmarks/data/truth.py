@@ -33,7 +33,7 @@ from tasks.contamination.config import ContaminationConfig
 from tasks.corpus.documentset import read_table
 from tasks.corpus.language_labels import LID176_LABELS
 from tasks.dedup.config import DedupConfig
-from tasks.fasttext.loading import load_fasttext
+from tasks.fasttext.files import load_fasttext
 from tasks.ingest.sources import SourceConfig
 from tasks.language.config import LanguageConfig
 from tasks.pii.config import PiiConfig

@@ -18,7 +18,6 @@ optimizer alone), "device_state_bytes" (of moments and buffers where weights are
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import statistics
@@ -31,7 +30,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.agreement import largest_difference
-from benchmarks.engine.train import last_row, random_batch, read_config
+from benchmarks.engine.train import last_row, make_parser, random_batch, read_config
 from llm_core.device import device_name, set_threads, synchronize
 from llm_core.memory.backing import OnDisk
 from llm_core.optim.build import build_optimizer
@@ -79,31 +78,16 @@ rounds embedding gradients."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("overrides", nargs="*", help="group.key=value, the value as JSON or a word")
-    parser.add_argument("--skip", type=int, default=2, help="steps that are not timed")
-    parser.add_argument(
-        "--folder", type=Path, default=Path("."), help="on the disk that is measured"
-    )
+    parser = make_parser(__doc__, skip=2)
+    parser.add_argument("--folder", type=Path, default=".", help="on the disk that is measured")
     parser.add_argument("--only", choices=PLACES, help="one place, in this process")
     arguments = parser.parse_intermixed_args()
     if arguments.only:
         config = read_config([*SMALL, *arguments.overrides, *PLACES[arguments.only]])
-        show(
-            json.dumps(
-                {"state": arguments.only} | measure(config, arguments.skip, arguments.folder)
-            )
-        )
+        row = measure(config, arguments.skip, arguments.folder)
+        show(json.dumps({"state": arguments.only} | row))
         return
-    options = [
-        *arguments.overrides,
-        "--skip",
-        str(arguments.skip),
-        "--folder",
-        str(arguments.folder),
-    ]
+    options = [f"--skip={arguments.skip}", f"--folder={arguments.folder}", *arguments.overrides]
     command = [sys.executable, "-m", "benchmarks.engine.offload", *options]
     limit = TOLERANCE[read_config([*SMALL, *arguments.overrides]).train.dtype]
     rows: dict[str, dict[str, Any]] = {}
@@ -143,19 +127,16 @@ def measure(config: RunConfig, skip: int, folder: Path) -> dict[str, Any]:
         optimizer = build_optimizer(layout, config.optim, config.train.dtype, folder)
         update_s = clock_updates(optimizer, ranks.device)
         generator = torch.Generator().manual_seed(0)
-        batches = [
-            random_batch(config, ranks, generator) for _ in range(2)
-        ]  # few, so that they are learnt
+        # Few batches, so that they are learnt.
+        batches = [random_batch(config, ranks, generator) for _ in range(2)]
         step_s, losses = [], []
         for number in range(config.train.num_steps):
             if number == skip:
                 forget_traffic(optimizer)
             began = time.perf_counter()
-            losses.append(
-                train_step(layout, optimizer, batches[number % 2], config.optim.lr, config, ranks)[
-                    0
-                ]
-            )
+            batch = batches[number % 2]
+            report = train_step(layout, optimizer, batch, config.optim.lr, config, ranks)
+            losses.append(report[0])
             synchronize(ranks.device)
             step_s.append(time.perf_counter() - began)
         on_gpu = ranks.device.type == "cuda"
@@ -204,24 +185,18 @@ def state_row(optimizer: Optimizer) -> dict[str, Any]:
     total = sum(state.piece.nbytes for state in optimizer.states())
     method = optimizer.methods[0]
     if not isinstance(method, Offloaded):
-        device = sum(
-            s.piece.nbytes
-            for s in optimizer.states()
-            if s.piece.device.type == optimizer.guard.device.type
-        )
-        return {"state_bytes": total, "device_state_bytes": device}
-    pager, row = (
-        method.pager,
-        {"state_bytes": total, "device_state_bytes": method.pager.device_bytes},
-    )
+        pieces = [state.piece for state in optimizer.states()]
+        here = [p.nbytes for p in pieces if p.device.type == optimizer.guard.device.type]
+        return {"state_bytes": total, "device_state_bytes": sum(here)}
+    pager = method.pager
+    row = {"state_bytes": total, "device_state_bytes": pager.device_bytes}
     if isinstance(pager.backing, OnDisk):
         traffic = pager.backing.traffic
+        hidden_frac = 1 - pager.waited_s / (traffic.read_s + traffic.write_s)
         row |= {
             "disk_read_mb_s": round(traffic.read_bytes / traffic.read_s / 1e6, 1),
             "disk_write_mb_s": round(traffic.written_bytes / traffic.write_s / 1e6, 1),
-            "hidden_frac": round(
-                max(0.0, 1 - pager.waited_s / (traffic.read_s + traffic.write_s)), 3
-            ),
+            "hidden_frac": round(max(0.0, hidden_frac), 3),
             "direct_io": pager.backing.is_direct,
         }
     return row

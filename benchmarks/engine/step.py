@@ -14,7 +14,6 @@ The last line is JSON: {"ratio" (transformers over ours, above 1 we are faster),
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.engine.train import read_config
+from benchmarks.engine.train import make_parser, read_config
 from llm_core.bench.spread import spread
 from llm_core.data.batch import Batch
 from llm_core.device import set_threads
@@ -65,12 +64,7 @@ Step = Callable[[Tensor, Tensor], float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("overrides", nargs="*", help="group.key=value, the value as JSON or a word")
-    parser.add_argument("--skip", type=int, default=5, help="pairs that are not timed")
-    arguments = parser.parse_intermixed_args()
+    arguments = make_parser(__doc__, skip=5).parse_intermixed_args()
     config = read_config([*TINY, *arguments.overrides])
     show(json.dumps(compare(config, arguments.skip)))
 
@@ -81,10 +75,8 @@ def compare(config: RunConfig, skip: int) -> dict[str, object]:
     ours, theirs = own_step(config), peer_step(config)
     generator = torch.Generator().manual_seed(0)
     rows, columns = config.train.global_batch_sequences, config.train.seq_len + 1
-    losses, seconds = (
-        np.empty((config.train.num_steps, 2)),
-        np.empty((config.train.num_steps, 2, 2)),
-    )
+    losses = np.empty((config.train.num_steps, 2))
+    seconds = np.empty((config.train.num_steps, 2, 2))
     for number in range(config.train.num_steps):
         tokens = torch.randint(config.model.vocab_size, (rows, columns), generator=generator)
         for side in (0, 1) if number % 2 else (1, 0):
@@ -110,11 +102,8 @@ def own_step(config: RunConfig) -> Step:
     optimizer = build_optimizer(layout, config.optim)
 
     def step(ids_BT: Tensor, targets_BT: Tensor) -> float:
-        return float(
-            train_step(
-                layout, optimizer, Batch(ids_BT, targets_BT), config.optim.lr, config, ranks
-            )[0]
-        )
+        batch = Batch(ids_BT, targets_BT)
+        return float(train_step(layout, optimizer, batch, config.optim.lr, config, ranks)[0])
 
     return step
 
@@ -145,12 +134,8 @@ def peer_step(config: RunConfig) -> Step:
         total = torch.zeros(())
         for ids, targets in zip(ids_BT.split(size), targets_BT.split(size), strict=True):
             logits_BTV = model(input_ids=ids, use_cache=False).logits
-            loss = (
-                F.cross_entropy(
-                    logits_BTV.flatten(0, 1).float(), targets.flatten(), reduction="sum"
-                )
-                / targets_BT.numel()
-            )
+            logits = logits_BTV.flatten(0, 1).float()
+            loss = F.cross_entropy(logits, targets.flatten(), reduction="sum") / targets_BT.numel()
             loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(parameters, optim.clip_norm)

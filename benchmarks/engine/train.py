@@ -24,6 +24,7 @@ import time
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
 from benchmarks.engine.agreement import Row, held_against, plain
 from llm_core.config import build
@@ -70,11 +71,7 @@ SPEEDS = ("step_s", "tok_s_gpu", "mfu_causal")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("overrides", nargs="*", help="group.key=value, the value as JSON or a word")
-    parser.add_argument("--skip", type=int, default=10, help="steps that are not timed")
+    parser = make_parser(__doc__, skip=10)
     parser.add_argument("--peer", help="command of another engine")
     parser.add_argument("--rounds", type=int, default=2, help="how often each is run, in turn")
     parser.add_argument(
@@ -102,6 +99,16 @@ def main() -> None:
     sys.exit(not summary["losses_agree"])
 
 
+def make_parser(text: str | None, skip: int) -> argparse.ArgumentParser:
+    """What every benchmark of the engine takes. text: of its module. skip: steps, unless given."""
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("overrides", nargs="*", help="group.key=value")
+    parser.add_argument("--skip", type=int, default=skip, help="steps that are not timed")
+    return parser
+
+
 def summarise(own: list[Row], peer: list[Row]) -> Row:
     """Medians over the rounds; without speeds where one of ours is withheld."""
     worst = max(own, key=lambda row: (not row["losses_agree"], row["loss_difference"]))
@@ -126,30 +133,14 @@ def summarise(own: list[Row], peer: list[Row]) -> Row:
 
 
 def read_config(overrides: list[str]) -> RunConfig:
-    values: dict[str, Any] = json.loads(json.dumps(RUN))
-    for override in overrides:
-        path, _, text = override.partition("=")
-        *groups, key = path.split(".")
-        place = values
-        for group in groups:
-            place = place.setdefault(group, {})
-        try:
-            place[key] = json.loads(text)
-        except json.JSONDecodeError:
-            place[key] = text
-    return build(RunConfig, values)
+    values = OmegaConf.merge(RUN, OmegaConf.from_dotlist(overrides))
+    return build(RunConfig, OmegaConf.to_container(values))  # type: ignore[arg-type]
 
 
 def launcher(config: RunConfig) -> list[str]:
-    python = [sys.executable, "-m"]
-    if config.parallel.num_processes > 1:
-        python += [
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={config.parallel.num_processes}",
-            "-m",
-        ]
-    return [*python, "benchmarks.engine.train"]
+    ranks = config.parallel.num_processes
+    start = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+    return [sys.executable, "-m", *(start if ranks > 1 else []), "benchmarks.engine.train"]
 
 
 def last_row(command: list[str]) -> Row:

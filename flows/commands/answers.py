@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.console import table
 from llm_core.printing import printable, printable_line
+from tasks.report.quantities import plural
 
 MOST_ROWS = 12
 EXCERPT_CHARS = 300
@@ -21,16 +22,11 @@ for it."""
 
 def describe_document(found: Mapping[str, Any]) -> str:
     """One page of text."""
-    document, quality, dedup, now = (
-        found["document"],
-        found["quality"],
-        found["dedup"],
-        found["now"],
-    )
+    document, quality, now = found["document"], found["quality"], found["now"]
     if now["kept"]:
         verdict = (
-            f"kept, in {now['split']}, read {now['repeats']} time(s) per epoch, {now['bytes']:,}"
-            " bytes after edits"
+            f"kept, in {now['split']}, read {plural(now['repeats'], 'time')} per epoch,"
+            f" {now['bytes']:,} bytes after edits"
         )
     else:
         verdict = f"dropped by {now['dropped_by']}: {now['reason']}"
@@ -58,7 +54,7 @@ def describe_document(found: Mapping[str, Any]) -> str:
         _line(
             "quality",
             "kept" if quality["kept"] else f"dropped: {quality['reason']}",
-            f"{len(quality['broken'])} rule(s) broken",
+            f"{plural(len(quality['broken']), 'rule')} broken",
             f"by rules of the run{''.join(f' + {name}' for name in quality['overlays'])}",
         ),
     ]
@@ -67,13 +63,8 @@ def describe_document(found: Mapping[str, Any]) -> str:
         lines.append(
             f"    {rule['rule']:<26} {measured}{'' if rule['drops'] else '   (recorded only)'}"
         )
-    lines += [
-        f"    mask {m['type']} at {m['start']}–{m['end']}" for m in quality["masks"][:MOST_ROWS]
-    ]
-    lines += [
-        f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}"
-        for cut in quality["cuts"][:MOST_ROWS]
-    ]
+    lines += _places("mask ", "type", quality["masks"])
+    lines += _places("cut ", "reason", quality["cuts"])
     if found.get("scores"):
         bucket = f"bucket {quality['bucket']}" if quality["bucket"] else ""
         lines.append(
@@ -83,20 +74,20 @@ def describe_document(found: Mapping[str, Any]) -> str:
                 bucket,
             )
         )
-    lines += describe_dedup(dedup, document["id"])
+    lines += describe_dedup(found["dedup"], document["id"])
     if "contamination" in found:
         contamination = found["contamination"]
         words = (
             "kept" if contamination.get("kept", True) else f"dropped: {contamination.get('reason')}"
         )
-        lines.append(_line("contamination", words, f"{contamination.get('num_hits', 0)} hit(s)"))
+        lines.append(_line("contamination", words, plural(contamination.get("num_hits", 0), "hit")))
         for hit in contamination.get("hits", [])[:MOST_ROWS]:
             lines += [f"    {line}" for line in describe_hit(hit, EXCERPT_CHARS)]
     spans = found["pii"]["spans"]
-    lines.append(_line("pii", f"{len(spans)} span(s)", "" if found["pii"]["kept"] else "dropped"))
-    lines += [
-        f"    {span['type']} at bytes {span['start']}–{span['end']}" for span in spans[:MOST_ROWS]
-    ]
+    lines.append(
+        _line("pii", plural(len(spans), "span"), "" if found["pii"]["kept"] else "dropped")
+    )
+    lines += _places("", "type", spans)
     lines += _other_matches(found)
     lines += ["", "  text begins"]
     return f"{page(lines)}\n{indent(printable(found['excerpt']), ' ' * 4)}"
@@ -126,16 +117,17 @@ def page(lines: Sequence[str]) -> str:
     return "\n".join(printable_line(line.rstrip()) for line in lines)
 
 
+def _places(what: str, name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each piece of a document, up to MOST_ROWS."""
+    return [
+        f"    {what}{row[name]} at bytes {row['start']}–{row['end']}" for row in rows[:MOST_ROWS]
+    ]
+
+
 def _other_matches(found: Mapping[str, Any]) -> list[str]:
     others = found["other_matches"]
-    return (
-        [
-            "",
-            f"  {others} more document(s) or record(s) have this source_id; name one by its own id",
-        ]
-        if others
-        else []
-    )
+    more = f"  found {others} more with this source_id; name one by its own id"
+    return ["", more] if others else []
 
 
 def describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
@@ -150,38 +142,23 @@ def describe_dedup(dedup: Mapping[str, Any], document_id: str) -> list[str]:
         lines.append(f"    survivor {dedup['survivor']}{COPIES.get(dedup['reason'], '')}")
     for pair in dedup["evidence"][:MOST_ROWS]:
         other = pair["other"] if pair["preferred"] == document_id else pair["preferred"]
-        what = (
-            "removed for it"
-            if pair["removed"] and pair["other"] == document_id
-            else "removed for this"
-            if pair["removed"]
-            else "alike"
-        )
-        lines.append(
-            f"    {other}   Jaccard {pair['jaccard']:.3f}  "
-            f" {what}{', of an earlier run' if pair['earlier'] else ''}"
-        )
-    lines += [
-        f"    cut {cut['reason']} at bytes {cut['start']}–{cut['end']}"
-        for cut in dedup["cuts"][:MOST_ROWS]
-    ]
-    return lines
+        whom = "it" if pair["other"] == document_id else "this"
+        what = f"removed for {whom}" if pair["removed"] else "alike"
+        when = ", of an earlier run" if pair["earlier"] else ""
+        lines.append(f"    {other}   Jaccard {pair['jaccard']:.3f}   {what}{when}")
+    return lines + _places("cut ", "reason", dedup["cuts"])
 
 
 def describe_hit(hit: Mapping[str, Any], max_chars: int | None) -> list[str]:
     """An item and what the document has of it; of which document, where texts are whole."""
-    share = f"{hit['item_frac']:.0%} of its n-grams" + (
-        ", with the answer" if hit["with_answer"] else ""
-    )
+    answered = ", with the answer" if hit["with_answer"] else ""
     lines = [
         f"{_on_a_line(hit['suite'])}, item {_on_a_line(hit['item'])} (number {hit['number']}):"
-        f" {share}"
+        f" {hit['item_frac']:.0%} of its n-grams{answered}"
     ]
     if max_chars is None:
-        lines.append(
-            f"  document  {hit['document']}"
-            + (f"   source_id {hit['source_id']}" if hit["source_id"] else "")
-        )
+        source_id = f"   source_id {hit['source_id']}" if hit["source_id"] else ""
+        lines.append(f"  document  {hit['document']}{source_id}")
     lines.append(f"  asks      {_on_a_line(hit['question'], max_chars)}")
     lines += [f"  answer    {_on_a_line(answer, max_chars)}" for answer in hit["answers"]]
     for (start, stop), text in zip(hit["spans"], hit["texts"], strict=True):
@@ -195,11 +172,11 @@ def _on_a_line(text: str, max_chars: int | None = None) -> str:
     return line if max_chars is None or len(line) <= max_chars else line[:max_chars] + " …"
 
 
-def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:
+def describe_replay(found: Mapping[str, Any]) -> str:
     """Tables of what changes."""
     total = found["total"]
     pieces = [
-        f"replay of run {run_id}, from stored features",
+        f"replay of run {found['run']}, from stored features",
         f"{total['newly_dropped']:,} documents would go, {total['newly_kept']:,} would come back",
         table(
             ("", "now", "then", "change"),
@@ -234,14 +211,8 @@ def describe_replay(run_id: str, found: Mapping[str, Any]) -> str:
 
 def _sample(row: Mapping[str, Any]) -> list[str]:
     measured = f"{row['feature']} {_number(row['value'])}, wanted {_wanted(row)}"
-    return [
-        row["id"],
-        row["source_id"] or "–",
-        row["source"],
-        row["language"],
-        row["rule"],
-        measured,
-    ]
+    known = [row[name] for name in ("source", "language", "rule")]
+    return [row["id"], row["source_id"] or "–", *known, measured]
 
 
 def _wanted(rule: Mapping[str, Any]) -> str:

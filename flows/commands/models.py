@@ -1,4 +1,5 @@
-"""What finished artifacts are for: text from a trained model, token shards for other engines."""
+"""What finished artifacts are for: text from a trained model, token shards for other engines, and
+min-hash signatures exchanged with datasketch."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from flows.console import say
 from flows.run import decide
 from llm_core.config import ConfigError, local_path
 from llm_core.printing import show
+from tasks.runtime.artifact import Artifact
 
 
 @command("PROMPT|- [OVERRIDES]... | [OVERRIDES]... -- PROMPT", free_words=True)
@@ -20,14 +22,7 @@ def generate(words: Sequence[str]) -> int:
     """Text that the trained model writes after a prompt."""
     prompt, overrides = read_prompt(list(words))
     config = compose(overrides)
-    store, plan = decide(config, "train")
-    model, tokenizer = (store.find(name, plan[name].node.key) for name in ("train", "tokenizer"))
-    if model is None or tokenizer is None:
-        lost = next(plan[name] for name in ("train", "tokenizer") if plan[name].why != "cached")
-        raise ConfigError(
-            f"no model is trained for this configuration{lost.because}; run `textmill train` with"
-            " the same overrides"
-        )
+    model, tokenizer = _finished(config, ("train", "tokenizer"), "no model is trained", "train")
     from tasks.evaluation.generate import generate_text
 
     def show_piece(piece: str) -> None:
@@ -100,16 +95,52 @@ def export_shards(words: Sequence[str]) -> int:
             f" {next(iter(exchange.EXPORTS))} DIR"
         )
     form, folder = words[0], local_path(words[1], "DIR")
-    store, plan = decide(compose(words[2:]), "shards")
-    shards = store.find("shards", plan["shards"].node.key)
-    if shards is None:
-        because = plan["shards"].because
-        raise ConfigError(
-            f"no shards are made for this configuration{because}; run `textmill refresh` with the"
-            " same overrides"
-        )
+    (shards,) = _finished(compose(words[2:]), ("shards",), "no shards are made", "refresh")
     counts = exchange.export_shards(shards, form, folder)
     show(
         json.dumps({"form": form, "folder": str(folder), "shards": shards.key, "documents": counts})
     )
     return 0
+
+
+@command("export|match FILE [OVERRIDES]...")
+def exchange_signatures(words: Sequence[str]) -> int:
+    """`export` writes the signatures of a run that kept its index (`dedup.keep_index=true`) to a
+    Parquet file. `match` reads such a file, made here or by `write_minhashes` elsewhere, and prints
+    the near duplicates that the index has of each of its documents, one JSON object a line."""
+    from tasks.dedup.datasketch_exchange import export_signatures, match_signatures
+
+    if len(words) < 2 or words[0] not in ("export", "match") or "=" in words[1]:
+        raise ConfigError(
+            "exchange-signatures needs a direction and a file; write textmill exchange-signatures"
+            " export FILE, or match FILE"
+        )
+    direction, file, config = words[0], local_path(words[1], "FILE"), compose(words[2:])
+    (dedup,) = _finished(config, ("dedup",), "no documents are deduplicated", "refresh")
+    if direction == "export":
+        if file.exists():
+            raise ConfigError(f"{file} exists already; name a new file")
+        if not file.absolute().parent.is_dir():
+            raise ConfigError(f"{file.parent} is not a folder; make it, or name another file")
+        count = export_signatures(dedup, config.dedup, file)
+        show(json.dumps({"file": str(file), "dedup": dedup.key, "signatures": count}))
+        return 0
+    for theirs, ours, similarity in match_signatures(dedup, config.dedup, file):
+        row = {"id": theirs.hex(), "duplicate_of": ours.hex(), "similarity": similarity}
+        show(json.dumps(row))
+    return 0
+
+
+def _finished(config: RunConfig, stages: Sequence[str], lack: str, flow: str) -> list[Artifact]:
+    """The artifacts of stages, the latest stage first. Raises ConfigError that says what is missing
+    (`lack`) and which flow makes it."""
+    store, plan = decide(config, stages[0])
+    found = []
+    for step in (plan[name] for name in stages):
+        if (artifact := store.find(step.node.stage, step.node.key)) is None:
+            raise ConfigError(
+                f"{lack} for this configuration{step.because}; run `textmill {flow}` with the same"
+                " overrides"
+            )
+        found.append(artifact)
+    return found

@@ -29,6 +29,7 @@ from flows.conf_files import choices
 from flows.records import RunRecord, read_records
 from llm_core.config import ConfigError
 from llm_core.printing import show
+from tasks.report.quantities import plural
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.store import Store
 
@@ -46,12 +47,11 @@ class PastRun:
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked: the words, the overrides, of which run, and how the answer should look."""
+    """What was asked: the words, the overrides, of which run."""
 
     words: Sequence[str]
     overrides: Sequence[str]
     run_id: str | None
-    as_json: bool
 
 
 @command("ID [OVERRIDES]...", options=[JSON])
@@ -59,7 +59,7 @@ def explain(words: Sequence[str], as_json: bool) -> int:
     """What every stage found in one document, and where it is now."""
     from tasks.explain.explain import NEEDED, explain_document, find_documents, find_records
 
-    question = _parse(words, as_json, ids=True)
+    question = _parse(words, ids=True)
     if len(question.words) != 1:
         raise ConfigError(
             "explain needs one id, of textmill or of its source, or a URL; write textmill explain"
@@ -69,19 +69,14 @@ def explain(words: Sequence[str], as_json: bool) -> int:
     ingest, asked = run.artifacts["ingest"], question.words[0]
     places, records = find_documents(ingest, asked), find_records(ingest, asked)
     if not places and not records:
-        what = (
-            f"{asked} not found in run {run.record.run_id}, neither as a document nor as a dropped"
-            " record"
-        )
         raise ConfigError(
-            f"{what}; name its id, its source_id or its url, or another run with run=ID"
+            f"{asked} is not found in run {run.record.run_id}, neither as a document nor as a"
+            " dropped record; name its id, its source_id or its url, or another run with run=ID"
         )
-    found: dict[str, Any] = {
-        "run": run.record.run_id,
-        "other_matches": len(places) + len(records) - 1,
-    }
+    others = len(places) + len(records) - 1
+    found: dict[str, Any] = {"run": run.record.run_id, "other_matches": others}
     found |= explain_document(run.artifacts, places[0]) if places else {"record": records[0]}
-    if question.as_json:
+    if as_json:
         show(json.dumps(found, ensure_ascii=False, default=bytes.hex))
     else:
         show(describe_document(found) if places else describe_record(found))
@@ -93,7 +88,7 @@ def hits(words: Sequence[str], as_json: bool) -> int:
     """Every evaluation item that occurs in a document, with the text of both."""
     from tasks.contamination.hits import list_hits
 
-    question = _parse(words, as_json)
+    question = _parse(words)
     if question.words:
         raise ConfigError(
             f"hits takes no {question.words[0]}; write textmill hits [run=RUN] [store=DIR] [--json]"
@@ -103,12 +98,11 @@ def hits(words: Sequence[str], as_json: bool) -> int:
     for hit in list_hits(run.artifacts["ingest"], run.artifacts["contamination"]):
         num_hits += 1
         show(
-            json.dumps(hit, ensure_ascii=False)
-            if question.as_json
-            else page(describe_hit(hit, None)) + "\n"
+            json.dumps(hit, ensure_ascii=False) if as_json else page(describe_hit(hit, None)) + "\n"
         )
-    if not question.as_json:
-        show(f"{num_hits:,} hit(s) of evaluation items in documents of run {run.record.run_id}")
+    if not as_json:
+        counted = plural(num_hits, "hit")
+        show(f"{counted} of evaluation items in documents of run {run.record.run_id}")
     return 0
 
 
@@ -117,29 +111,25 @@ def replay(words: Sequence[str], as_json: bool) -> int:
     """What other quality rules would have kept of a run's documents."""
     from tasks.explain.replay import replay_quality
 
-    question = _parse(words, as_json)
+    question = _parse(words)
     if question.words or not any(o.lstrip("+~").startswith("quality") for o in question.overrides):
         raise ConfigError(
             "replay needs settings of quality to try; write textmill replay"
             " quality.thresholds.TOO_FEW_WORDS=30 [run=RUN]"
         )
-    run = _past_run(question, ("ingest", "language", "scores", "quality"))
+    stages = ("ingest", "language", "scores", "quality")
+    run = _past_run(question, stages)
     given = {override.split("=")[0].lstrip("+~") for override in question.overrides}
     kept = [o for o in run.record.overrides if o.split("=")[0].lstrip("+~") not in given]
-    ingest, language, scores, quality = (
-        run.artifacts[name] for name in ("ingest", "language", "scores", "quality")
-    )
-    found = replay_quality(
-        ingest, language, scores, quality, compose([*kept, *question.overrides]).quality
-    )
-    if question.as_json:
-        show(json.dumps({"run": run.record.run_id} | asdict(found), ensure_ascii=False))
-    else:
-        show(describe_replay(run.record.run_id, asdict(found)))
+    ingest, language, scores, quality = (run.artifacts[name] for name in stages)
+    config = compose([*kept, *question.overrides]).quality
+    answer = replay_quality(ingest, language, scores, quality, config)
+    found = {"run": run.record.run_id} | asdict(answer)
+    show(json.dumps(found, ensure_ascii=False) if as_json else describe_replay(found))
     return 0
 
 
-def _parse(arguments: Sequence[str], as_json: bool, ids: bool = False) -> Question:
+def _parse(arguments: Sequence[str], ids: bool = False) -> Question:
     """ids: one of the words is an id, which may have any sign in it: `https://x.org/?page=2`."""
     run_id = None
     words: list[str] = []
@@ -153,14 +143,14 @@ def _parse(arguments: Sequence[str], as_json: bool, ids: bool = False) -> Questi
             run_id = match[1]
         elif argument.startswith("run=") and argument[4:] not in choices("run"):
             raise ConfigError(
-                f"{argument} names no run; a run is like run=20261128-160000-abcdef, see .runs in"
-                " the store"
+                f"{argument} is not a run; write it as run=20261128-160000-abcdef, as the files in"
+                " .runs of the store are named"
             )
         elif ids and re.split("[.=]", argument.lstrip("+~"))[0] not in settings:
             words.append(argument)
         else:
             (overrides if "=" in argument or argument.startswith("~") else words).append(argument)
-    return Question(words, overrides, run_id, as_json)
+    return Question(words, overrides, run_id)
 
 
 def _past_run(question: Question, needed: Sequence[str], also: Sequence[str] = ()) -> PastRun:
@@ -193,10 +183,10 @@ def _past_run(question: Question, needed: Sequence[str], also: Sequence[str] = (
     newest = records[0]
     if unmade := [stage for stage in needed if stage not in newest.stages]:
         raise ConfigError(
-            f"run {newest.run_id} got no {', '.join(unmade)}, which this needs; `textmill refresh`"
-            " makes all data stages, or name another run"
+            f"run {newest.run_id} has no {', '.join(unmade)}, which this command needs; run"
+            " `textmill refresh`, which makes all data stages, or name another run with run=ID"
         )
     raise ConfigError(
-        f"of {', '.join(needed)}, not all that run {newest.run_id} made is in {store.root}; run it"
-        " again, or name another run"
+        f"some of what run {newest.run_id} made ({', '.join(needed)}) is no longer in"
+        f" {store.root}; run it again, or name another run with run=ID"
     )

@@ -24,6 +24,7 @@ from flows.stops import sigterm_raises
 from flows.sweeps import run_sweep
 from llm_core.config import ConfigError, nearest
 from llm_core.printing import show
+from tasks.report.quantities import plural
 from tasks.runtime.graph import ancestors
 from tasks.runtime.keys import digest
 from tasks.runtime.plan import plan_rows
@@ -121,7 +122,7 @@ def _run_under_prefect(
 def plan(words: Sequence[str]) -> int:
     """What would run, and why."""
     name = "run"
-    if words and "=" not in words[0]:
+    if words and "=" not in words[0] and not words[0].startswith("~"):
         name, *words = words
     if name not in FLOWS:
         raise ConfigError(f"{name} is not a flow; {nearest(name, list(FLOWS))}")
@@ -137,8 +138,8 @@ def plan(words: Sequence[str]) -> int:
         ]
         show(table(columns, rows))
         show(
-            f"\nnot read: {len(unfetched):,} file(s), {size}, first {unfetched[0].address}; a run"
-            f" fetches them to {config.source.cache}"
+            f"\nnot read: {plural(len(unfetched), 'file')}, {size}, first {unfetched[0].address};"
+            f" a run fetches them to {config.source.cache}"
         )
         return 0
     store, decided = decide(config, FLOWS[name].target)

@@ -44,8 +44,8 @@ def env(words: Sequence[str]) -> int:
         show(f"export {name}={_quote(value)}")
     if configured:
         say(
-            f"# the Prefect server at {configured} stays the one to talk to; unset PREFECT_API_URL"
-            " for a local one"
+            f"# PREFECT_API_URL names the Prefect server at {configured}, which stays in use;"
+            " unset it for a local one"
         )
     elif not url:
         say("# no local Prefect server is running; `textmill up` starts one")

@@ -107,14 +107,13 @@ def completion(words: Sequence[str]) -> int:
     """A script for a shell that completes flows, commands and overrides."""
     shell = words[0] if words else "bash"
     if shell not in SHELLS or len(words) > 1:
-        raise ConfigError(f"completion is for one shell; {nearest(shell, list(SHELLS))}")
+        raise ConfigError(f"completion takes one shell; {nearest(shell, list(SHELLS))}")
     return _hydra_application(["--shell-completion", f"install={shell}"])
 
 
-@command("[NAME]")
+@command("[NAME]...")
 def help(words: Sequence[str]) -> int:
-    """What a setting or group means, or what `textmill` can do."""
-    if len(words) > 1:
-        raise ConfigError("help takes one setting or group, e.g. textmill help train.seq_len")
-    show(help_text(words[0]) if words else click.get_current_context().find_root().get_help())
+    """What settings or groups mean, or what `textmill` can do."""
+    overview = click.get_current_context().find_root().get_help
+    show("\n\n".join(map(help_text, words)) or overview())
     return 0

@@ -13,46 +13,74 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import click
+
 from flows.compose import choice_values, default_choices
 from flows.conf_files import CONF_DIR, choices, groups
 from flows.settings import REQUIRED, Setting, inner_dataclass, settings, type_text
 from llm_core.config import ConfigError, nearest
 from llm_core.printing import show
 
+MAX_COLUMNS = 100
 OVERLAYS = "Settings of several groups at once."
 
 
 def help_text(name: str) -> str:
     """What a setting or a group is. Raises ConfigError for an unknown name."""
     name, known = name.rstrip("."), settings()
-    found = next((one for one in known.values() if _pattern(one).fullmatch(name)), None)
+    found = _find(name)
+    if found is None and (mapping := _find(name.rpartition(".")[0])):
+        # An entry of a mapping is explained by the mapping.
+        found = mapping if type_text(mapping.hint).startswith("mapping") else None
     if found is None and name not in groups():
         raise ConfigError(f"{name} is not a known setting; {_suggest(name)}")
-    lines = [name, *_wrap(found.meaning if found else OVERLAYS, "  ")]
+    page = click.HelpFormatter(max_width=MAX_COLUMNS)
+    page.write(f"{name}\n")
+    with page.indentation():
+        page.write_text(found.meaning if found else OVERLAYS)
     if name in groups():
-        lines += ["", "choices", *_choice_lines(name)]
+        with page.section("choices"):
+            page.write_dl(_choice_rows(name))
     if found is not None:
         if not found.is_group:
-            lines += ["", *_facts(found)]
+            page.write("\n")
+            with page.indentation():
+                page.write_dl(_facts(found))
         inside = (f"{found.name}.", f"{found.name}[].")
         fields = _written_once(one for one in known.values() if one.name.startswith(inside))
         if fields:
-            lines += ["", "settings", *_rows(fields)]
-    return "\n".join(lines)
+            with page.section("settings"):
+                page.write_dl(_rows(fields), col_max=MAX_COLUMNS // 2)
+    return page.getvalue().rstrip()
+
+
+def _find(name: str) -> Setting | None:
+    return next((one for one in settings().values() if _pattern(one).fullmatch(name)), None)
 
 
 def overview() -> str:
     """Every group with its choices, and the controls of a run."""
-    lines = [
-        "usage: textmill run [GROUP=CHOICE] [GROUP.SETTING=VALUE] [CONTROL=VALUE]",
-        "",
-        "textmill help NAME explains a group or setting; textmill run --cfg job shows all values.",
-        "A choice marked * is taken where none is given.",
-    ]
+    page = click.HelpFormatter(max_width=MAX_COLUMNS)
+    page.write_usage(
+        "textmill run", "[GROUP=CHOICE] [GROUP.SETTING=VALUE] [CONTROL=VALUE]", "usage: "
+    )
+    page.write_paragraph()
+    page.write_text(
+        "textmill help NAME explains a group or setting; textmill run --cfg job shows all values."
+        " A choice marked * is taken where none is given."
+    )
     for group in sorted(groups(), key=_place):
-        about = settings()[group].meaning if group in settings() else OVERLAYS
-        lines += ["", f"{group}: {_first_sentence(about)}", *_choice_lines(group)]
-    return "\n".join([*lines, "", "controls", *_rows(_controls())])
+        page.write_paragraph()
+        page.write_text(f"{group}: {_first_sentence(_about(group))}")
+        with page.indentation():
+            page.write_dl(_choice_rows(group))
+    with page.section("controls"):
+        page.write_dl(_rows(_controls()))
+    return page.getvalue().rstrip()
+
+
+def _about(group: str) -> str:
+    return settings()[group].meaning if group in settings() else OVERLAYS
 
 
 def reference() -> str:
@@ -70,8 +98,7 @@ def reference() -> str:
         *_table(_controls()),
     ]
     for group in sorted(groups(), key=_place):
-        about = settings()[group].meaning if group in settings() else OVERLAYS
-        lines += ["", f"## {group}", "", about, "", "| choice | |", "|---|---|"]
+        lines += ["", f"## {group}", "", _about(group), "", "| choice | |", "|---|---|"]
         for choice, text in _described(group):
             taken = " (default)" if choice == default_choices().get(group) else ""
             lines.append(f"| `{group}={choice}`{taken} | {text} |")
@@ -111,17 +138,15 @@ def _default_text(default: Any) -> str:
     return json.dumps(default, ensure_ascii=False)
 
 
-def _facts(setting: Setting) -> list[str]:
-    lines = [f"  type     {type_text(setting.hint)}"]
+def _facts(setting: Setting) -> list[tuple[str, str]]:
+    facts = [("type", type_text(setting.hint)), ("default", _default_text(setting.default))]
     if setting.unit:
-        lines.append(f"  unit     {setting.unit}")
-    lines.append(f"  default  {_default_text(setting.default)}")
-    chosen = [
-        f"  given by {setting.group}={choice}: {_shortened(_default_text(value), 60)}"
-        for choice in (choices(setting.group) if setting.group in groups() else ())
-        if (value := _value_in(setting, choice)) not in (REQUIRED, setting.default)
-    ]
-    return [*lines, *chosen]
+        facts.insert(1, ("unit", setting.unit))
+    for choice in choices(setting.group) if setting.group in groups() else ():
+        if (value := _value_in(setting, choice)) not in (REQUIRED, setting.default):
+            given = textwrap.shorten(_default_text(value), 60, placeholder=" …")
+            facts.append(("", f"given by {setting.group}={choice}: {given}"))
+    return facts
 
 
 def _value_in(setting: Setting, choice: str) -> Any:
@@ -167,26 +192,13 @@ def _described(group: str) -> list[tuple[str, str]]:
     return described
 
 
-def _choice_lines(group: str) -> list[str]:
-    width = max(len(choice) for choice in choices(group))
-    return [
-        f"  {'*' if (choice == default_choices().get(group)) else ' '} {choice:{width}}  {about}"
-        for choice, about in _described(group)
-    ]
+def _choice_rows(group: str) -> list[tuple[str, str]]:
+    taken = default_choices().get(group)
+    return [(f"{' *'[choice == taken]} {choice}", about) for choice, about in _described(group)]
 
 
-def _rows(rows: list[Setting]) -> list[str]:
-    """A line for each setting, cut where it would be long."""
-    width = max(len(row.name) for row in rows)
-    return [f"  {row.name:{width}}  {_shortened(_first_sentence(row.meaning), 90)}" for row in rows]
-
-
-def _shortened(text: str, num_chars: int) -> str:
-    return textwrap.shorten(text, num_chars, placeholder=" …")
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent)
+def _rows(rows: list[Setting]) -> list[tuple[str, str]]:
+    return [(row.name, _first_sentence(row.meaning)) for row in rows]
 
 
 def _table(rows: list[Setting]) -> list[str]:

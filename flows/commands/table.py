@@ -41,7 +41,7 @@ COMMANDS = {
     "replay": Entry("questions", "what other quality rules would keep"),
     "generate": Entry("models", "text after a prompt"),
     "export-shards": Entry("models", "token shards for other engines"),
-    "exchange-signatures": Entry("signatures", "min-hashes to datasketch, and matches of its own"),
+    "exchange-signatures": Entry("models", "min-hashes to datasketch, and matches of its own"),
     "up": Entry("services", "start a local Prefect server and worker, and leave them running"),
     "down": Entry("services", "stop what up and ui started"),
     "env": Entry("services", 'for plain prefect and mlflow commands: eval "$(textmill env)"'),

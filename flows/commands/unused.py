@@ -10,7 +10,6 @@ file is refused (`flows.records.mark_store`).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -27,11 +26,12 @@ import click
 from flows.commands.command import command
 from flows.compose import compose
 from flows.console import say, table
-from flows.records import KEY, RunRecord, chain_ends, read_records, require_marked
+from flows.records import KEY, RunRecord, chain_ends, read_records, require_marked, require_store
 from llm_core.config import ConfigError
 from llm_core.json_files import UnreadableJson, read_json
-from llm_core.locks import open_lock
+from llm_core.locks import lock_if_free
 from llm_core.printing import show
+from tasks.report.quantities import plural
 from tasks.runtime.artifact import ARTIFACT_FILE, ArtifactMismatch, load_artifact
 from tasks.runtime.graph import STAGES
 from tasks.runtime.inputs import InputDigests
@@ -82,18 +82,19 @@ def gc(words: Sequence[str], yes: bool) -> int:
             keep = int(word[5:])
         else:
             raise ConfigError(f"keep ({word[5:]}) must be a whole number of runs, e.g. keep=10")
-    items = unused(Store(compose(overrides).store), keep, say)
+    store = Store(compose(overrides).store)
+    require_store(store)
+    items = unused(store, keep, say)
     total = sum(item.size_bytes for item in items) / 1e6
     if items:
         rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in items]
         show(table(("kind", "size", "path"), rows) + "\n")
+    whose = f"unused by the last {plural(keep, 'run')}"
     if yes:
-        show(f"removed {remove(items) / 1e6:.1f} MB that none of the last {keep} runs refers to")
+        show(f"removed {remove(items) / 1e6:.1f} MB {whose}")
     else:
-        show(
-            f"{len(items)} items, {total:.1f} MB, that none of the last {keep} runs refers to"
-            + ("; --yes removes them" * bool(items))
-        )
+        offer = "; --yes removes them" * bool(items)
+        show(f"{plural(len(items), 'item')}, {total:.1f} MB, {whose}{offer}")
     return 0
 
 
@@ -136,7 +137,7 @@ def unused(
             continue
         lock = None
         if kind in ("artifact", "work") and KEY.fullmatch(path.name):
-            lock = store.work_dir(path.parent.name, path.name).with_name(f"{path.name}.lock")
+            lock = store.lock_file(path.parent.name, path.name)
         with _free(lock) as free:
             if free:
                 found.append(Unused(kind, store.root, path, size_bytes, lock))
@@ -340,10 +341,5 @@ def _free(lock_file: Path | None) -> Iterator[bool]:
     if lock_file is None or not lock_file.exists():
         yield True
         return
-    with open_lock(lock_file) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    with lock_if_free(lock_file) as free:
+        yield free

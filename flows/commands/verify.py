@@ -8,9 +8,12 @@ the store to another place. Exit code 1 means that damage is left.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
+import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -19,9 +22,8 @@ import click
 from flows.commands.command import command
 from flows.compose import RunConfig, compose
 from flows.console import say, table
-from flows.records import KEY, require_marked
+from flows.records import KEY, require_marked, require_store
 from flows.run import decide, open_run
-from llm_core.config import ConfigError
 from llm_core.printing import show
 from tasks.runtime.artifact import (
     ARTIFACT_FILE,
@@ -85,8 +87,7 @@ def verify(words: Sequence[str], repair: bool) -> int:
     aside."""
     config, started, seen = compose(words), time.perf_counter(), Seen()
     store = Store(config.store)
-    if not store.root.is_dir():
-        raise ConfigError(f"store ({store.root}) does not exist; name one with store=DIR")
+    require_store(store)
     if repair:
         require_marked(store)
     damaged = [*_damaged_artifacts(store, seen), *_damaged_parts(store, seen)]
@@ -161,14 +162,11 @@ def _repair(
 ) -> list[Damaged]:
     """Rebuild artifacts that the configuration names, set others aside, remove parts; what could
     not be repaired."""
-    for part in (d for d in damaged if d.kind == "part"):
-        shutil.rmtree(part.path)
-        say(f"part {part.key} of {part.stage}: removed; rebuilt when it is needed")
-    artifacts = [d for d in damaged if d.kind == "artifact"]
+    parts, artifacts = ([d for d in damaged if d.kind == kind] for kind in ("part", "artifact"))
+    left = [part for part in parts if not _remove_part(store, part)]
     named = _named(config, overrides) if artifacts else {}
-    for other in (d for d in artifacts if named.get(d.stage) != d.key):
-        aside = store.set_aside(other.stage, other.key)
-        say(f"{other.stage} {other.key}: set aside as {aside}; a run that needs it rebuilds it")
+    others = [d for d in artifacts if named.get(d.stage) != d.key]
+    left += [other for other in others if not _set_aside(store, other)]
     ours = {d.stage for d in artifacts if named.get(d.stage) == d.key}
     if (
         any(STAGES[stage].measured for stage in ours)
@@ -179,7 +177,49 @@ def _repair(
     for stage in (stage for stage in reversed(STAGES) if stage in ours):
         if stage == "report" or store.damage(stage, named[stage]):
             _rebuild(stage, config, overrides)
-    return [d for d in artifacts if d.stage in ours and store.damage(d.stage, d.key)]
+    return left + [
+        d for d in artifacts if named.get(d.stage) == d.key and store.damage(d.stage, d.key)
+    ]
+
+
+def _remove_part(store: Store, part: Damaged) -> bool:
+    """Remove a part, unless its stage is at work; whether that was possible.
+
+    A part serves every key of its stage that is made in the same way, so all of them are held.
+    """
+    path = Path(part.path)
+    with ExitStack() as held:
+        locks = sorted(store.lock_file(part.stage, part.key).parent.glob("*.lock"))
+        for key in (lock.stem for lock in locks if KEY.fullmatch(lock.stem)):
+            if holder := held.enter_context(store.try_hold(part.stage, key)):
+                _tell_busy(f"part {part.key} of {part.stage}", f"{part.stage} {key}", holder)
+                return False
+        # First one rename, to a name that `gc` knows, so that nobody finds half a part.
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        with suppress(FileNotFoundError):  # removed meanwhile
+            os.rename(path, aside)
+            shutil.rmtree(aside)
+    say(f"part {part.key} of {part.stage}: removed; rebuilt when it is needed")
+    return True
+
+
+def _set_aside(store: Store, artifact: Damaged) -> bool:
+    """Move an artifact out of the way, unless its key is being made; whether that was possible."""
+    stage, key = artifact.stage, artifact.key
+    with store.try_hold(stage, key) as holder:
+        if holder:
+            _tell_busy(f"{stage} {key}", "it", holder)
+            return False
+        if store.damage(stage, key, check_digests=True) in (None, "missing"):
+            say(f"{stage} {key}: rebuilt or removed by another run meanwhile")
+            return True
+        aside = store.set_aside(stage, key)
+    say(f"{stage} {key}: set aside as {aside}; a run that needs it rebuilds it")
+    return True
+
+
+def _tell_busy(what: str, busy: str, holder: str) -> None:
+    say(f"{what}: left as it is, {busy} is being made by {holder}; repair again when that ends")
 
 
 def _named(config: RunConfig, overrides: Sequence[str]) -> dict[str, str]:

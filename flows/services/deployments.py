@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectNotFound
 
 from llm_core.printing import show
@@ -97,7 +98,7 @@ def _read(client: SyncPrefectClient) -> tuple[dict[str, dict[str, str]], dict[st
     settings}."""
     ids, found = {}, {}
     flows: dict[Any, str] = {}
-    for deployment in client.read_deployments(limit=200):
+    for deployment in _all_deployments(client):
         if deployment.flow_id not in flows:
             flows[deployment.flow_id] = client.read_flow(deployment.flow_id).name
         name = f"{flows[deployment.flow_id]}/{deployment.name}"
@@ -119,6 +120,14 @@ def _read(client: SyncPrefectClient) -> tuple[dict[str, dict[str, str]], dict[st
         }
         found[name] = settings
     return ids, found
+
+
+def _all_deployments(client: SyncPrefectClient) -> Iterator[DeploymentResponse]:
+    """Page by page: a server gives as many at once as its settings allow, 200 by default."""
+    offset = 0
+    while page := client.read_deployments(offset=offset):
+        yield from page
+        offset += len(page)
 
 
 def _restore(

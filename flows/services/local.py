@@ -37,9 +37,12 @@ from flows.tracking import mlflow_log
 from flows.tracking import runs as tracking
 from llm_core.training.config import GRACE_S
 from tasks.runtime.code import ROOT
-from tasks.runtime.environment import without_secrets
+from tasks.runtime.environment import CONNECTION, may_be_secret, minimal_environment
 
 POOL = "textmill"
+
+OF_OTHER_SERVERS = ("PREFECT_API_KEY", "PREFECT_CLIENT_CUSTOM_HEADERS", "PREFECT_CLOUD_")
+"""Settings by which a client is known to servers elsewhere."""
 
 FLOW_GRACE_S = GRACE_S + 30.0
 """Time a flow run has to save its state before `down` kills it: what a training has by default, and
@@ -123,7 +126,7 @@ def up(state: Path, say: Callable[[str], None]) -> str:
     make_private(state)
     with Registry.open(state) as services:
         url = _server(services, say)
-        env = {**os.environ, **client_environment(state, url)}
+        env = _worker_environment(state, url)
         made = answers(f"{url}/deployments/name/pipeline/local", auth_string(state))
         if services.get("deployed") != _deployment_digest(url) or not made:
             _deploy(state, env, say)
@@ -186,11 +189,8 @@ def mlflow_ui(state: Path) -> str:
             port = free_port(services.port("mlflow"))
             (state.resolve() / "mlflow").mkdir(exist_ok=True)
             command = [sys.executable, "-m", "mlflow", "ui", "--workers", "1"]
-            # Not in the command line, which everybody on this machine can read.
-            env = {**os.environ, **environment(state), "MLFLOW_BACKEND_STORE_URI": configured}
-            services.start(
-                "mlflow", [*command, "--host", "127.0.0.1", "--port", str(port)], env, port
-            )
+            command += ["--host", "127.0.0.1", "--port", str(port)]
+            services.start("mlflow", command, _mlflow_environment(state, configured), port)
             services.wait("mlflow", f"http://127.0.0.1:{port}/health")
         return f"http://127.0.0.1:{services.get('mlflow')['port']}"
 
@@ -224,15 +224,45 @@ def _server(services: Registry, say: Callable[[str], None]) -> str:
 
 
 def _server_environment(services: Registry, port: int) -> dict[str, str]:
-    """What a server needs: settings of Prefect, and no secret of anything else."""
+    """What a server needs: settings of Prefect, and no secret but its own."""
     settings = {**os.environ, **client_environment(services.state, f"http://127.0.0.1:{port}/api")}
     return {
-        **without_secrets(),
-        **{name: value for name, value in settings.items() if name.startswith("PREFECT_")},
+        **minimal_environment(settings=CONNECTION),
+        **{
+            name: value
+            for name, value in settings.items()
+            if name.startswith("PREFECT_") and not name.startswith(OF_OTHER_SERVERS)
+        },
         "DO_NOT_TRACK": settings["DO_NOT_TRACK"],
         "PREFECT_SERVER_API_AUTH_STRING": auth_string(services.state),
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+
+
+def _worker_environment(state: Path, url: str) -> dict[str, str]:
+    """What a worker needs: everything that its flow runs may read, credentials of remote sources
+    among it, and no secret of a server."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(OF_OTHER_SERVERS)
+        and not (name.startswith("PREFECT_SERVER_") and may_be_secret(name, value))
+    }
+    return {**kept, **client_environment(state, url)}
+
+
+def _mlflow_environment(state: Path, database: str) -> dict[str, str]:
+    """What the MLflow UI needs: its settings, and the database with its password."""
+    return {
+        **minimal_environment(settings=("MLFLOW_", *CONNECTION)),
+        **{
+            name: value
+            for name, value in environment(state).items()
+            if not name.startswith("PREFECT_")
+        },
+        # Not in the command line, which everybody on this machine can read.
+        "MLFLOW_BACKEND_STORE_URI": database,
     }
 
 

@@ -45,14 +45,21 @@ def open_private(path: Path) -> IO[bytes]:
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
+class Detached(subprocess.Popen[bytes]):
+    """A process that nobody waits for: it goes on after the command that started it."""
+
+    def __del__(self) -> None:
+        """Popen's own warns that the process is still running. `stop` reaps it."""
+
+
 def start_detached(
     command: Sequence[str], env: Mapping[str, str], cwd: Path, log_file: Path, umask: int = -1
-) -> subprocess.Popen[bytes]:
+) -> Detached:
     """Start a process that leads its own session and writes to `log_file`. umask: of the files it
     makes; -1 leaves it."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with open_private(log_file) as log:
-        return subprocess.Popen(
+        return Detached(
             list(command),
             env=dict(env),
             cwd=cwd,

@@ -123,10 +123,8 @@ class MlflowLog:
         )
         return str(run.info.run_id)
 
-    def end(self, run_id: str, status: str, finished_at: str | None = None) -> None:
-        self._client.set_terminated(
-            run_id, status, end_time=_milliseconds(finished_at) if finished_at else None
-        )
+    def end(self, run_id: str, status: str, finished_at: str) -> None:
+        self._client.set_terminated(run_id, status, end_time=_milliseconds(finished_at))
 
     def params(self, run_id: str, values: Mapping[str, Any]) -> None:
         """The leaves of a configuration, as parameters with dotted names."""
@@ -244,7 +242,7 @@ def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     batch: list[Any] = []
     num_bytes = 0
     for item in items:
-        weight = len(json.dumps(dict(item)))
+        weight = len(json.dumps(dict(item)))  # entities of MLflow iterate over their fields
         if batch and (len(batch) == size or num_bytes + weight > MAX_BATCH_BYTES):
             yield batch
             batch, num_bytes = [], 0

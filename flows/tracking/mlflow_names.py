@@ -1,9 +1,9 @@
 """Names metrics, parameters and texts of a run so that MLflow takes them and no two become one.
 
 A metric is named by its path, with slashes between; a parameter with dots. What MLflow allows stays
-as it is. Any other character is written `_xHEX_`, and so is a separator inside of one piece;
-`read_name` gives the path back. A name or text that is too long is cut and ends in a digest of the
-whole.
+as it is. Any other character is written `_xHEX_`, and so is a separator inside of one piece; so a
+name leads back to its path. A name or text that is too long is cut and ends in a digest of all of
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ MAX_TEXT_CHARS = 5000
 METRIC_SEPARATOR, PARAM_SEPARATOR = "/", "."
 
 _ILLEGAL = r"[^\w.\- :/]"
-_ESCAPED = re.compile(r"_x([0-9a-f]*)_")
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
@@ -55,15 +54,6 @@ def params(values: Mapping[str, Any]) -> dict[str, str]:
 def name_of(path: Sequence[str], separator: str) -> str:
     """One legal name for a path of any texts; different paths have different names."""
     return cut(separator.join(_escape(piece, separator) for piece in path), MAX_NAME_CHARS)
-
-
-def read_name(name: str, separator: str) -> tuple[str, ...]:
-    """The path that a name was made of, where it was not cut."""
-
-    def character(match: re.Match[str]) -> str:
-        return chr(int(match[1], 16)) if match[1] else ""
-
-    return tuple(_ESCAPED.sub(character, piece) for piece in name.split(separator))
 
 
 def cut(text: str, limit: int) -> str:

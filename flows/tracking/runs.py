@@ -31,6 +31,8 @@ from tasks.runtime.code import ROOT
 from tasks.runtime.stage import StageInterrupted
 from tasks.runtime.store import Node, now
 
+_STATUS = {"completed": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+"""How a run ended, as MLflow calls it."""
 SWEEP_VARIABLE = "TEXTMILL_SWEEP_ID"
 """Environment variable that names the sweep to which the runs of this process belong."""
 
@@ -74,67 +76,12 @@ def default_uri(state: Path) -> str:
 
 
 class Tracker:
-    """Tells nobody: what a run gets when tracking is off."""
-
-    uri: str | None = None
-
-    @property
-    def run_id(self) -> str | None:
-        """The run in MLflow, as soon as it is known."""
-        return None
-
-    def stage_done(
-        self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool
-    ) -> None:
-        """A stage gave its artifact: `made` by this run, or found."""
-
-    def stage_failed(self, node: Node, started_at: str, error: BaseException) -> None:
-        """A stage raised, or was stopped."""
-
-    def finish(
-        self,
-        outcome: str,
-        headline: Mapping[str, Any],
-        report: Path | None,
-        error: str | None = None,
-    ) -> None:
-        """The run has ended."""
-
-    def describe(self) -> str:
-        """Where a person finds the run."""
-        return f"{self.uri} run {self.run_id}"
-
-
-def make_tracker(
-    config: TrackingConfig, state: Path, record: RunRecord, resolved: Mapping[str, Any]
-) -> Tracker:
-    """The tracker of a run; one that tells nobody where tracking is off."""
-    if not config.enabled:
-        return Tracker()
-    sweep = os.environ.get(SWEEP_VARIABLE)
-    tags = {
-        "flow": record.flow,
-        "target": record.target,
-        "host": str(record.process.get("host")),
-        **_git_tags(),
-        **({SWEEP_TAG: sweep} if sweep else {}),
-    }
-    texts = {
-        "config/resolved.yaml": _yaml(mask_values(resolved)),
-        "config/overrides.txt": "\n".join(map(mask_secrets, record.overrides)) + "\n",
-    }
-    tracker = MlflowTracker(config, state, record.run_id)
-    tracker.begin(f"{record.flow} {record.run_id}", tags, record.started_at, resolved, texts)
-    return tracker
-
-
-class MlflowTracker(Tracker):
-    """Writes what happens to a journal, from which MLflow is told as long as it answers. Nothing
-    here raises."""
+    """Writes what happens to a run or sweep to a journal, from which MLflow is told as long as it
+    answers. Does nothing where tracking is off. Nothing here raises."""
 
     def __init__(self, config: TrackingConfig, state: Path, run_id: str) -> None:
         self._log = MlflowLog(config.resolve_uri(state), config.experiment, state)
-        self.uri = self._log.name
+        self.uri = self._log.name if config.enabled else None
         self._id = run_id
         self._shipper: Shipper | None = None
 
@@ -147,92 +94,86 @@ class MlflowTracker(Tracker):
         texts: Mapping[str, str],
         is_run: bool = True,
     ) -> None:
-        event = {
-            "kind": "begin",
-            "id": self._id,
-            "name": name,
-            "tags": tags,
-            "at": started_at,
-            "params": params,
-            "texts": texts,
-        }
+        """A run has begun, or a sweep, which other runs belong to."""
+        if self.uri is None:
+            return
         try:
-            journal = Journal.create(self._log.unsent, self._id)
-            self._shipper = Shipper(self._log, journal)
+            self._shipper = Shipper(self._log, Journal.create(self._log.unsent, self._id))
         except OSError as error:
             warn(
                 f"{self._log.unsent} cannot be written ({reason_of(error)}); the run continues"
                 " untracked"
             )
-        self._tell({**event, "is_run": is_run})
+        self._tell(
+            kind="begin",
+            id=self._id,
+            name=name,
+            tags=tags,
+            at=started_at,
+            params=params,
+            texts=texts,
+            is_run=is_run,
+        )
         if self._shipper is not None:
             self._shipper.start()
 
     @property
     def run_id(self) -> str | None:
+        """The run in MLflow, as soon as it is known."""
         return self._shipper.run_id if self._shipper else None
 
     def stage_done(
         self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool
     ) -> None:
-        given = {
-            stage: {"key": parent.key, "path": str(parent.path)}
-            for stage, parent in parents.items()
-        }
-        times = {"started_at": artifact.record["started_at"], "at": artifact.record["finished_at"]}
+        """A stage gave its artifact: `made` by this run, or found."""
         self._tell(
-            {
-                **_stage_event("stage", node),
-                **times,
-                "path": str(artifact.path),
-                "parents": given,
-                "made": made,
-            }
+            **_stage_event("stage", node),
+            started_at=artifact.record["started_at"],
+            at=artifact.record["finished_at"],
+            path=str(artifact.path),
+            parents={
+                stage: {"key": parent.key, "path": str(parent.path)}
+                for stage, parent in parents.items()
+            },
+            made=made,
         )
 
     def stage_failed(self, node: Node, started_at: str, error: BaseException) -> None:
+        """A stage raised, or was stopped."""
         # Ctrl-C and SIGTERM are not Exceptions, whoever turns them into Python.
         stopped = isinstance(error, StageInterrupted) or not isinstance(error, Exception)
-        how = {
-            "status": "KILLED" if stopped else "FAILED",
-            "error": f"{type(error).__name__}: {error}",
-        }
-        self._tell({**_stage_event("failure", node), **how, "started_at": started_at, "at": now()})
+        self._tell(
+            **_stage_event("failure", node),
+            status="KILLED" if stopped else "FAILED",
+            error=f"{type(error).__name__}: {error}",
+            started_at=started_at,
+            at=now(),
+        )
 
     def finish(
         self,
         outcome: str,
-        headline: Mapping[str, Any],
-        report: Path | None,
-        error: str | None = None,
-    ) -> None:
-        status = {"completed": "FINISHED", "interrupted": "KILLED"}.get(outcome, "FAILED")
-        self.end(status, headline, report, error)
-
-    def end(
-        self,
-        status: str,
         headline: Mapping[str, Any] | None = None,
         report: Path | None = None,
         error: str | None = None,
     ) -> None:
+        """The run or sweep has ended: completed, failed or interrupted."""
         self._tell(
-            {
-                "kind": "end",
-                "status": status,
-                "at": now(),
-                "headline": headline or {},
-                "report": str(report) if report else None,
-                "error": error,
-            }
+            kind="end",
+            status=_STATUS[outcome],
+            at=now(),
+            headline=headline or {},
+            report=str(report) if report else None,
+            error=error,
         )
         if self._shipper is not None:
             self._shipper.finish()
 
     def describe(self) -> str:
+        """Where a person finds the run; empty where it is not tracked."""
         return self._shipper.link if self._shipper else ""
 
-    def _tell(self, event: Mapping[str, Any]) -> None:
+    def _tell(self, **event: Any) -> None:
         if self._shipper is None:
             return
         try:
@@ -245,6 +186,29 @@ class MlflowTracker(Tracker):
             self._shipper = None
 
 
+def make_tracker(
+    config: TrackingConfig, state: Path, record: RunRecord, resolved: Mapping[str, Any]
+) -> Tracker:
+    """The tracker of a run that has begun."""
+    tracker = Tracker(config, state, record.run_id)
+    if not config.enabled:
+        return tracker
+    sweep = os.environ.get(SWEEP_VARIABLE)
+    tags = {
+        "flow": record.flow,
+        "target": record.target,
+        "host": str(record.process.get("host")),
+        **_git_tags(),
+        **({SWEEP_TAG: sweep} if sweep else {}),
+    }
+    texts = {
+        "config/resolved.yaml": _yaml(mask_values(resolved)),
+        "config/overrides.txt": "\n".join(map(mask_secrets, record.overrides)) + "\n",
+    }
+    tracker.begin(f"{record.flow} {record.run_id}", tags, record.started_at, resolved, texts)
+    return tracker
+
+
 def _stage_event(kind: str, node: Node) -> dict[str, Any]:
     code = str(node.identity.get("code"))
     return {"kind": kind, "stage": node.stage, "key": node.key, "code": code, "params": node.config}
@@ -252,19 +216,11 @@ def _stage_event(kind: str, node: Node) -> dict[str, Any]:
 
 def _git_tags() -> dict[str, str]:
     """The commit of this code, where it is a clone."""
-    command = [
-        "git",
-        "-C",
-        str(ROOT),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ]
     # An installed package may lie in a clone of something else.
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         return {}
+    options = ("--always", "--dirty", "--abbrev=40", "--exclude=*")
+    command = ["git", "-C", str(ROOT), "describe", *options]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     commit, _, dirty = shown.stdout.strip().partition("-")
     return {"git.commit": commit, "git.dirty": str(bool(dirty)).lower()} if commit else {}

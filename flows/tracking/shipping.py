@@ -54,11 +54,7 @@ class Shipper:
 
     def __init__(self, log: MlflowLog, journal: Journal) -> None:
         self._log, self._journal = log, journal
-        self._wake, self._begun, self._closing = (
-            threading.Event(),
-            threading.Event(),
-            threading.Event(),
-        )
+        self._wake, self._begun, self._closing = (threading.Event() for _ in range(3))
         self._warned = False
         self.run_id: str | None = None
         self.link = ""
@@ -91,6 +87,7 @@ class Shipper:
         while True:
             self._wake.wait()
             self._wake.clear()
+            # Looked at before sending: once it is set, the journal has every event.
             closing, failed, ended = self._closing.is_set(), False, False
             try:
                 ended = send(self._log, self._journal)
@@ -186,15 +183,7 @@ def _stage(log: MlflowLog, journal: Journal, event: Event) -> None:
     itself, tags = str(journal.runs[ITSELF]), {f"stage.{event['stage']}": event["key"]}
     if event["made"]:
         artifact = load_artifact(Path(event["path"]))
-        child = _start(
-            log,
-            journal,
-            event["stage"],
-            f"{event['stage']} {event['key']}",
-            _child_tags(itself, event),
-            event["started_at"],
-        )
-        log.params(child, event["params"])
+        child = _start_child(log, journal, event, {})
         if artifact is not None:
             _tell_artifact(log, child, artifact)
         log.datasets(child, event["parents"])
@@ -225,11 +214,7 @@ def _tell_artifact(log: MlflowLog, run_id: str, artifact: Artifact) -> None:
 
 
 def _failure(log: MlflowLog, journal: Journal, event: Event) -> None:
-    tags = _child_tags(str(journal.runs[ITSELF]), event) | {"error": event["error"]}
-    child = _start(
-        log, journal, event["stage"], f"{event['stage']} {event['key']}", tags, event["started_at"]
-    )
-    log.params(child, event["params"])
+    child = _start_child(log, journal, event, {"error": event["error"]})
     log.end(child, event["status"], event["at"])
 
 
@@ -286,10 +271,11 @@ def _start(
     return run_id
 
 
-def _child_tags(parent: str, event: Event) -> dict[str, str]:
-    return {
-        "stage": event["stage"],
-        KEY_TAG: event["key"],
-        "code.digest": event["code"],
-        PARENT_TAG: parent,
-    }
+def _start_child(log: MlflowLog, journal: Journal, event: Event, tags: dict[str, str]) -> str:
+    """The MLflow run of a stage, with its settings."""
+    stage, key = event["stage"], event["key"]
+    tags |= {"stage": stage, KEY_TAG: key, "code.digest": event["code"]}
+    tags |= {PARENT_TAG: str(journal.runs[ITSELF])}
+    child = _start(log, journal, stage, f"{stage} {key}", tags, event["started_at"])
+    log.params(child, event["params"])
+    return child

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 MIN_FOR_PERCENTILES = 20
-"""With fewer values, a 5th percentile is a mixture of the two smallest: a name for more than was
-seen."""
+"""With fewer values, a 5th percentile is no more than a mixture of the two smallest."""
 
 DEFINITION = (
     f"of fewer than {MIN_FOR_PERCENTILES} values the smallest and the largest, of more the 5th and"

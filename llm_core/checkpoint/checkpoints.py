@@ -58,8 +58,7 @@ class Identity(Protocol):
 
 
 class CheckpointNotWritten(OSError):
-    """A rank could not write its part, for example because the disk is full; the checkpoint before
-    stays in force."""
+    """A rank could not write its part, as on a full disk; the checkpoint before stays in force."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,7 @@ class Checkpoints:
             self.finish()
 
     def poll(self) -> None:
-        """Put a checkpoint in force whose writing has ended on all ranks; what went wrong there is
-        raised here, on all."""
+        """Put a checkpoint in force once all ranks have written it; raises their errors on all."""
         if self._pending is not None and not self._unwritten.ask(not self._pending.written.done()):
             self.finish()
 
@@ -153,7 +151,8 @@ class Checkpoints:
             f"rank {rank}: {part}" for rank, part in enumerate(parts) if isinstance(part, str)
         ]:
             raise CheckpointNotWritten(
-                f"checkpoint of step {pending.step} was not written, {'; '.join(failures)}"
+                f"checkpoint of step {pending.step} was not written, {'; '.join(failures)}; fix"
+                " that or make room, then run again to resume from the one before"
             ) from error
         self._on_first(lambda: self._put_in_force(pending, parts))
 
@@ -180,11 +179,10 @@ class Checkpoints:
         ]
         what = f"{self.root} has checkpoints and none is sound ({', '.join(whys)})"
         if not restart:
-            way_out = (
-                "restore one and drop .damaged from its name, or begin at step 0 with"
+            raise CheckpointError(
+                f"{what}; restore one and drop .damaged from its name, or begin at step 0 with"
                 " train.restart=true, which keeps them"
             )
-            raise CheckpointError(f"{what}; {way_out}")
         if self.report and self.ranks.is_first:
             self.report("restarted", 0, f"{what}; begins at step 0, as train.restart=true asks")
 
@@ -209,22 +207,19 @@ class Checkpoints:
         return None
 
     def read(self, step: int, layout: Layout, optimizer: OptimizerState) -> None:
-        """Fill model and optimizer from a sound checkpoint. Raises CheckpointError where it is of
-        another run."""
+        """Fill model and optimizer from a checkpoint. Raises CheckpointError for another run's."""
         self._require_this_run(step)
         read_into(collect_state(layout, optimizer), folder_of(self.root, step), self.ranks)
         fill_copies(layout, optimizer)
 
     def val_loss_at(self, step: int) -> float | None:
-        """What the checkpoint of a step says of its validation loss, if there is one, the same on
-        every rank."""
+        """Validation loss in the checkpoint of a step, if there is one; the same on every rank."""
         self.finish()
         progress = self._on_first(lambda: read_progress(self.root, step))
         return progress.val_loss if isinstance(progress, Progress) else None
 
     def forget_after(self, step: int) -> None:
-        """Remove the checkpoints of later steps: those of a run that has gone back, and saved this
-        step again."""
+        """Remove the checkpoints of later steps, after a run has gone back and saved this step."""
         self.finish()
 
         def discard_later() -> None:
@@ -247,8 +242,7 @@ class Checkpoints:
         )
 
     def _damage(self, step: int) -> str | None:
-        """Why a checkpoint cannot be loaded, the same on every rank; each looks at some of the
-        files."""
+        """Why a checkpoint cannot be loaded, the same on every rank; each reads some files."""
         seen = self._on_all(lambda: read_progress(self.root, step, patient=True))
         damages = [one for one in seen if isinstance(one, str)]
         if 0 < len(damages) < self.ranks.world:
@@ -259,14 +253,11 @@ class Checkpoints:
             )
         if damages:
             return damages[0]
-        return next(
-            filter(None, self._on_all(lambda: self._changed_file(step, seen[self.ranks.rank]))),
-            None,
-        )
+        changed = self._on_all(lambda: self._changed_file(step, seen[self.ranks.rank]))
+        return next(filter(None, changed), None)
 
     def _on_first(self, act: Callable[[], T]) -> T:
-        """What the first rank gets, for every rank, once it is done. What fails there is raised on
-        all: none waits in vain."""
+        """What the first rank gets, for every rank. What fails there is raised on all of them."""
         answer: T | _NoAnswer | None = None
         failure: OSError | None = None
         if self.ranks.is_first:
@@ -277,14 +268,13 @@ class Checkpoints:
         first: T | _NoAnswer = gather_objects(answer, self.ranks)[0]
         if isinstance(first, _NoAnswer):
             raise CheckpointError(
-                f"{self.root} cannot be read or changed (rank 0: {first.why}); give it space and"
-                " rights, and run again"
+                f"{self.root} cannot be read or changed (rank 0: {first.why}); give it room and"
+                " write permission, then run again"
             ) from failure
         return first
 
     def _on_all(self, look: Callable[[], T]) -> list[T]:
-        """What each rank finds. Raises CheckpointError, on every rank, where one of them gets no
-        answer."""
+        """What each rank finds. Raises CheckpointError, on all, where one gets no answer."""
         found: T | _NoAnswer
         try:
             found = look()
@@ -299,18 +289,14 @@ class Checkpoints:
         return every
 
     def _require_this_run(self, step: int) -> None:
-        """Raise CheckpointError, on every rank, where a sound checkpoint was made with something
-        else."""
+        """Raise CheckpointError, on every rank, where a checkpoint was made with something else."""
         progress = self._on_all(lambda: read_progress(self.root, step))[0]
         assert isinstance(progress, Progress), progress
         if self.made_with is None:
             return
         if progress.made_with is None:
             if self.report and self.ranks.is_first:
-                what = (
-                    "it does not say what it was made with, so that is not compared; from the next"
-                    " checkpoint on it is"
-                )
+                what = "it does not say what it was made with, so that cannot be compared"
                 self.report("unknown_checkpoint", step, what)
         elif difference := self.made_with.difference_to(progress.made_with, step):
             raise CheckpointError(

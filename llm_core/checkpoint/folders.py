@@ -25,7 +25,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
 import math
 import os
 import shutil
@@ -36,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.durable import sync_folder, write_durably
-from llm_core.json_files import is_plain_name, read_json
+from llm_core.json_files import dump_json, is_plain_name, read_json
 
 PROGRESS_FILE = "progress.json"
 MAX_NAME_BYTES = 255
@@ -46,8 +45,7 @@ DAMAGED = ".damaged"
 PIECE = 64 << 20
 MAX_THREADS = 4
 LOOK_AGAIN_S = (0.0, 0.2, 0.8)
-"""Pauses before a missing file is looked for again: a network file system may answer from before it
-was there."""
+"""Pauses between looks for a missing file, which a network file system may show late."""
 _READ = 1 << 20
 
 
@@ -61,8 +59,7 @@ class Progress:
     files: dict[str, tuple[int, str]]
     """Name → (bytes, digest)."""
     made_with: dict[str, Any] | None = None
-    """Settings and data that decided it, as `llm_core.training.made_with` has them; None: it does
-    not say."""
+    """What decided it (`llm_core.training.made_with`); None: it does not say."""
 
 
 def folder_of(root: Path, step: int) -> Path:
@@ -75,19 +72,14 @@ def temporary_of(root: Path, step: int) -> Path:
 
 
 def steps_in(root: Path) -> list[int]:
-    """Steps that have a folder, whole or not, in order. What else lies there, as a copy under a
-    name of its own, is not ours."""
-    found = (
-        int(number)
-        for name in _names_in(root)
-        if (number := name.removeprefix("step-")).isdecimal()
-    )
-    return sorted(step for step in set(found) if folder_of(root, step).is_dir())
+    """Steps that have a folder, whole or not, in order; other names are not ours."""
+    numbers = {name.removeprefix("step-") for name in _names_in(root)}
+    found = {int(number) for number in numbers if number.isdecimal()}
+    return sorted(step for step in found if folder_of(root, step).is_dir())
 
 
 def _names_in(root: Path) -> list[str]:
-    """Raises OSError where there is a folder that cannot be listed: an empty list would start the
-    run over."""
+    """Raises OSError where a folder cannot be listed: an empty list would start the run over."""
     try:
         return [name for name in os.listdir(root) if name.startswith("step-")]
     except FileNotFoundError:
@@ -124,12 +116,8 @@ def _read_progress(folder: Path, step: int) -> Progress | str:
             str(name): (int(size), str(digest)) for name, (size, digest) in found["files"].items()
         }
         val_loss, made_with = found["val_loss"], found.get("made_with")
-        progress = Progress(
-            int(found["step"]),
-            None if val_loss is None else float(val_loss),
-            files,
-            made_with and dict(made_with),
-        )
+        val_loss = None if val_loss is None else float(val_loss)
+        progress = Progress(int(found["step"]), val_loss, files, made_with and dict(made_with))
         for name in files:
             # The file system would refuse to look for it, which must not pass for no answer.
             if not is_plain_name(name) or len(name.encode()) > MAX_NAME_BYTES:
@@ -146,7 +134,7 @@ def write_progress(folder: Path, root: Path, progress: Progress) -> None:
     """Say what a whole checkpoint holds, and sync it."""
     best = best_step(root, progress.step, {progress.step: progress.val_loss})
     facts: dict[str, Any] = dataclasses.asdict(progress) | {"best": best}
-    write_durably(folder / PROGRESS_FILE, json.dumps(facts, sort_keys=True, allow_nan=False))
+    write_durably(folder / PROGRESS_FILE, dump_json(PROGRESS_FILE, facts))
 
 
 def best_step(root: Path, upto: int, more: dict[int, float | None] | None = None) -> int | None:
@@ -166,8 +154,7 @@ def best_step(root: Path, upto: int, more: dict[int, float | None] | None = None
 
 
 def publish(root: Path, step: int) -> None:
-    """Put the synced folder `temporary_of(step)` in force; at every moment this step or one before
-    it is there."""
+    """Put the synced `temporary_of(step)` in force; this step or an earlier one is always there."""
     final, old = folder_of(root, step), root / f".step-{step:08d}.old"
     if os.path.lexists(final):  # saved before, by a run that then went back
         os.rename(final, old)
@@ -177,8 +164,7 @@ def publish(root: Path, step: int) -> None:
 
 
 def prune(root: Path, newest: int, keep_last: int, keep_best: bool) -> None:
-    """Remove all but the last `keep_last` up to `newest`, and the best where it is wanted. Later
-    ones stay."""
+    """Remove steps up to `newest`, except the last `keep_last` and, where wanted, the best."""
     steps = [step for step in steps_in(root) if step <= newest]
     kept = {*steps[-keep_last:], *([best_step(root, newest)] if keep_best else [])}
     for step in steps:
@@ -197,11 +183,9 @@ def discard(root: Path, step: int) -> None:
 def set_aside(root: Path, step: int) -> Path:
     """Keep a damaged checkpoint under a name that no run resumes from; its new place."""
     folder = folder_of(root, step)
-    names = (
-        f"{folder.name}{DAMAGED}{f'-{number}' if number > 1 else ''}"
-        for number in itertools.count(1)
-    )
-    aside = next(root / name for name in names if not os.path.lexists(root / name))
+    ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    names = (root / f"{folder.name}{DAMAGED}{end}" for end in ends)
+    aside = next(name for name in names if not os.path.lexists(name))
     os.rename(folder, aside)
     sync_folder(root)
     return aside

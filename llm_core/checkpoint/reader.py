@@ -2,8 +2,8 @@
 into place.
 
 Only our own folders are loaded, after their digests were looked at. DCP keeps its index as a
-pickle: it goes through an unpickler that knows the index classes and nothing else, here and nowhere
-else.
+pickle: its opcodes are looked through (llm_core.checkpoint.opcodes), then it goes through an
+unpickler that knows the index classes and nothing else, here and nowhere else.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from llm_core.checkpoint.opcodes import require_bounded
 from llm_core.checkpoint.writer import gather_objects
 from llm_core.json_files import is_plain_name
 from llm_core.parallel.ranks import Ranks
@@ -83,6 +84,7 @@ def read_index(folder: Path) -> Metadata:
     """
     data = (folder / ".metadata").read_bytes()
     try:
+        require_bounded(data)
         index = IndexUnpickler(io.BytesIO(data)).load()
         _require_index(index)
     except CheckpointError:

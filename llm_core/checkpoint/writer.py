@@ -55,8 +55,7 @@ class Writer:
         self._buffers: State = {}
 
     def take(self, state: State, copy: bool) -> None:
-        """Get hold of the state to be written; as it is now with `copy`, else as it is while it is
-        written. Collective."""
+        """Take the state to write: as it is now with `copy`, else as it is then. Collective."""
         signature = [
             (name, tensor.shape, tensor.dtype, _place(tensor)) for name, tensor in state.items()
         ]
@@ -72,14 +71,9 @@ class Writer:
         if self._planner.copied is not None:
             self._planner.copied.synchronize()
         results = _storage(folder).write_data(self._plan, self._planner).wait()
-        names = sorted({result.storage_data.relative_path for result in results})
-        return Written(
-            results,
-            {
-                name: ((folder / name).stat().st_size, digest_pieces(folder / name))
-                for name in names
-            },
-        )
+        files = [folder / name for name in {one.storage_data.relative_path for one in results}]
+        found = {file.name: (file.stat().st_size, digest_pieces(file)) for file in sorted(files)}
+        return Written(results, found)
 
     def write_index(self, folder: Path, written: list[Written]) -> dict[str, tuple[int, str]]:
         """Finish a folder on one rank, from what all have written; its files."""
@@ -90,8 +84,7 @@ class Writer:
         return files | {index.name: (index.stat().st_size, digest_pieces(index))}
 
     def _make_plan(self, state: State) -> None:
-        """Every rank learns the plans of all, and draws the same conclusion: what several have, one
-        writes."""
+        """Every rank learns all plans and concludes the same: what several have, one writes."""
         planner, storage = _Planner(), _storage(Path("unused"))
         planner.set_up_planner(state, is_coordinator=self._ranks.is_first)
         plans = gather_objects(planner.create_local_plan(), self._ranks)
@@ -117,8 +110,7 @@ class Writer:
 
 
 class _Planner(dcp.DefaultSavePlanner):
-    """Plans by the shapes of the whole state; gives out the parts of this rank when they are
-    written."""
+    """Plans by the shapes of the whole state; gives out this rank's parts as they are written."""
 
     held: State
     copied: Any = None

@@ -17,7 +17,6 @@ class Batch(NamedTuple):
     ids_BT: Tensor
     targets_BT: Tensor
     documents_BT: Tensor | None = None
-    """int32: which document of its row each token belongs to, where attention keeps them apart; -1
-    in padding."""
+    """int32: document of each token within its row, for masks of documents; -1 in padding."""
     sources_BT: Tensor | None = None
     """uint8: number of each target's source (`llm_core.data.sources`); None where all is of one."""

@@ -74,7 +74,4 @@ class DataConfig:
     @property
     def phases(self) -> list[tuple[int, dict[str, float]]]:
         """(first step, weights), in order."""
-        return sorted(
-            ((int(step), weights) for step, weights in self.mixture.items()),
-            key=lambda phase: phase[0],
-        )
+        return [(int(step), self.mixture[step]) for step in sorted(self.mixture, key=int)]

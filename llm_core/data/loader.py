@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.data.batch import IGNORED, Batch
+from llm_core.data.batch import Batch
 from llm_core.data.config import DataConfig
 from llm_core.data.mixture import Mixture
 from llm_core.data.order import draw, permute
@@ -30,14 +30,12 @@ from llm_core.data.shards import TokenShards
 from llm_core.data.sources import NO_SOURCE, Sources, read_sources
 
 ORDER_BLOCK = 4096
-"""Positions whose samples are computed together, at most: one at a time costs more than reading
-their tokens."""
+"""Most positions whose samples are computed together: one by one costs more than reading."""
 
 
 # B rows of this rank · T places
 class Loader:
-    """Batches of one data-parallel rank: its rows of each global batch, a run of them or every
-    `world`-th."""
+    """Batches of one data-parallel rank: a run of each global batch, or every `world`-th row."""
 
     def __init__(
         self,
@@ -67,12 +65,8 @@ class Loader:
         elif self._data.packing == "concat":
             self._rows = StreamRows(shards, seq_len)
         else:
-            self._rows = PlannedRows(
-                shards,
-                seq_len,
-                make_plan(*shards.document_bounds(), seq_len, self._data.packing),
-                IGNORED,
-            )
+            plan = make_plan(*shards.document_bounds(), seq_len, self._data.packing)
+            self._rows = PlannedRows(shards, seq_len, plan)
         self.num_samples = self._rows.num_rows
         if self.num_samples == 0:
             raise ConfigError(
@@ -109,15 +103,10 @@ class Loader:
     def batch(self, step: int) -> Batch:
         """The rows of this rank at a step, counted from a fresh start."""
         samples = self._samples_at(step * self.global_batch_sequences)
-        ids_BT, targets_BT = self._rows.read(samples)
         documents_BT = self._rows.documents(samples) if self._data.mask_documents else None
         sources_BT = self._sources_of(samples, self.sources) if self.sources else None
-        return Batch(
-            torch.from_numpy(ids_BT),
-            torch.from_numpy(targets_BT),
-            None if documents_BT is None else torch.from_numpy(documents_BT),
-            None if sources_BT is None else torch.from_numpy(sources_BT),
-        )
+        arrays = *self._rows.read(samples), documents_BT, sources_BT
+        return Batch(*(None if x is None else torch.from_numpy(x) for x in arrays))  # type: ignore[arg-type]
 
     def _sources_of(self, samples: np.ndarray, sources: Sources) -> np.ndarray:
         out = np.full((len(samples), self.seq_len), NO_SOURCE, np.uint8)
@@ -172,4 +161,4 @@ class Loader:
                     " lower seq_len, or set 0"
                 )
         self._source_rows = np.cumsum([0] + [plan.num_rows for plan in plans]).tolist()
-        self._rows = PlannedRows(self._shards, seq_len, join(plans), IGNORED)
+        self._rows = PlannedRows(self._shards, seq_len, join(plans))

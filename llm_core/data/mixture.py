@@ -22,8 +22,7 @@ from llm_core.data.order import permute
 
 @dataclass(frozen=True)
 class Phase:
-    """Positions from `begin` on; `slots` (sources,) of each block go to each source, which gave
-    `given` (sources,) before."""
+    """Positions from `begin` on: (sources,) `slots` of each block, and `given` before it."""
 
     begin: int
     slots: np.ndarray
@@ -31,8 +30,7 @@ class Phase:
 
 
 class Mixture:
-    """`sources` name the columns of everything; `phases` are (first position, {source: weight}),
-    the first at 0."""
+    """`sources` name the columns; `phases` are (first position, {source: weight}), from 0 on."""
 
     def __init__(
         self, sources: Sequence[str], phases: Sequence[tuple[int, dict[str, float]]], seed: int
@@ -55,8 +53,7 @@ class Mixture:
             self.phases.append(Phase(begin, whole_slots(shares), given))
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(source, how many sequences that source gave before) of each global position, both
-        int64."""
+        """(source, sequences it gave before) of each global position, both int64."""
         begins = np.array([phase.begin for phase in self.phases])
         phase_of = np.searchsorted(begins, positions, "right") - 1
         block_of, slot = np.divmod(positions - begins[phase_of], MIXTURE_SLOTS)
@@ -71,12 +68,9 @@ class Mixture:
 
     def _make_block(self, phase: int, block: int) -> tuple[np.ndarray, np.ndarray]:
         """(source, how many earlier slots of the block are its) of each slot."""
-        slots = self.phases[phase].slots
-        place = permute(
-            np.arange(MIXTURE_SLOTS),
-            MIXTURE_SLOTS,
-            f"mixture {self._seed} {self.phases[phase].begin} {block}",
-        )
+        slots, begin = self.phases[phase].slots, self.phases[phase].begin
+        key = f"mixture {self._seed} {begin} {block}"
+        place = permute(np.arange(MIXTURE_SLOTS), MIXTURE_SLOTS, key)
         sources = np.repeat(np.arange(len(slots)), slots)[place]
         order = np.argsort(sources, kind="stable")
         ranks = np.empty(MIXTURE_SLOTS, np.int64)
@@ -94,10 +88,10 @@ class Mixture:
 
 
 def whole_slots(weights: np.ndarray) -> np.ndarray:
-    """`MIXTURE_SLOTS` slots shared out by weight, by largest remainders; int64, the first of equals
-    gains."""
+    """`MIXTURE_SLOTS` shared out by weight, by largest remainders; the first of equals gains."""
     exact = weights / weights.sum() * MIXTURE_SLOTS
     slots = np.floor(exact).astype(np.int64)
     missing = MIXTURE_SLOTS - int(slots.sum())
+    # The most negative difference is the largest remainder.
     slots[np.argsort(slots - exact, kind="stable")[:missing]] += 1
     return slots

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llm_core.data.batch import IGNORED
 from llm_core.data.shards import TokenShards
 
 
@@ -64,42 +65,31 @@ def make_plan(starts: np.ndarray, stops: np.ndarray, seq_len: int, packing: str)
 
 
 def concat(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
-    """One stream of the documents, cut every `seq_len` targets; the tail that fills no row is left
-    out."""
+    """One stream of the documents, cut every `seq_len` targets; an unfilled tail is dropped."""
     ends = np.cumsum(stops - starts)
     total = int(ends[-1]) if len(ends) else 0
     num_rows = total // seq_len
     used = num_rows * seq_len
+    # A segment ends where a row or a document does.
     borders = np.unique(np.concatenate([np.arange(num_rows + 1) * seq_len, ends[ends < used]]))
     document = np.searchsorted(ends, borders[:-1], "right")
     segment_starts = starts[document] + borders[:-1] - (ends - (stops - starts))[document]
     row_offsets = np.searchsorted(borders, np.arange(num_rows + 1) * seq_len)
-    pieces = np.bincount(document, minlength=len(starts))
-    return Plan(
-        segment_starts,
-        segment_starts + np.diff(borders),
-        row_offsets,
-        total - used,
-        int(np.sum(pieces > 1)),
-    )
+    segment_stops = segment_starts + np.diff(borders)
+    num_cut = int(np.sum(np.bincount(document, minlength=len(starts)) > 1))
+    return Plan(segment_starts, segment_stops, row_offsets, total - used, num_cut)
 
 
 def one_per_row(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
     """The first `seq_len` targets of each document, in a row of its own."""
     lengths = stops - starts
     cropped = np.maximum(lengths - seq_len, 0)
-    return Plan(
-        starts,
-        stops - cropped,
-        np.arange(len(starts) + 1, dtype=np.int64),
-        int(cropped.sum()),
-        int(np.count_nonzero(cropped)),
-    )
+    rows, num_cut = np.arange(len(starts) + 1, dtype=np.int64), int(np.count_nonzero(cropped))
+    return Plan(starts, stops - cropped, rows, int(cropped.sum()), num_cut)
 
 
 def best_fit(starts: np.ndarray, stops: np.ndarray, seq_len: int) -> Plan:
-    """Pieces of at most a row, packed by best-fit decreasing; rows in the order they were
-    opened."""
+    """Pieces of at most a row, packed by best-fit decreasing; rows in order of opening."""
     num_pieces = -(-(stops - starts) // seq_len)
     document = np.repeat(np.arange(len(starts)), num_pieces)
     number = np.arange(len(document)) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
@@ -132,6 +122,7 @@ def pack_best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
         while begin < end:
             fitting = levels >> size
             if fitting:
+                # The lowest bit that is set: rows with least space that still take it.
                 level = size + (fitting & -fitting).bit_length() - 1
                 rows = space[level].pop()
             else:
@@ -143,6 +134,8 @@ def pack_best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
             row_of[by_size[begin : begin + placed]] = rows[np.arange(placed) // each]
             begin += placed
             full, rest = divmod(placed, each)
+            # Rows that took as many as they hold, one that took the rest, and those left as they
+            # were.
             for left, chunk in (
                 (level - each * size, rows[:full]),
                 (level - rest * size, rows[full : full + 1] if rest else rows[:0]),
@@ -197,8 +190,7 @@ class StreamRows:
         return np.cumsum(ids_RT == self._shards.eos_id, axis=1, dtype=np.int32)
 
     def stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
-        """(row, place in it, start, stop): the targets from that place on are the tokens [start,
-        stop) of the stream."""
+        """(row, place, start, stop): targets from that place on are tokens [start, stop)."""
         for k, start in enumerate((rows * self._seq_len).tolist()):
             yield k, 0, start + 1, start + 1 + self._seq_len
 
@@ -215,26 +207,26 @@ class StreamRows:
 class PlannedRows:
     """Rows of a plan, read from the shards."""
 
-    def __init__(self, shards: TokenShards, seq_len: int, plan: Plan, ignored: int) -> None:
-        self._shards, self._seq_len, self._plan, self._ignored = shards, seq_len, plan, ignored
+    def __init__(self, shards: TokenShards, seq_len: int, plan: Plan) -> None:
+        self._shards, self._seq_len, self._plan = shards, seq_len, plan
         self.num_rows = plan.num_rows
 
     def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(ids_RT, targets_RT) int64."""
         ids_RT = np.full((len(rows), self._seq_len), self._shards.eos_id, np.int64)
-        targets_RT = np.full_like(ids_RT, self._ignored)
+        targets_RT = np.full_like(ids_RT, IGNORED)
         for k, place, start, stop in self.stretches(rows):
             end = place + stop - start
             if start:
                 self._shards.read_pair(start - 1, ids_RT[k, place:end], targets_RT[k, place:end])
-            else:  # nothing stands before the first document; end-of-text, which `ids_RT` holds, stands before the others  # noqa: E501
+            else:
+                # Nothing precedes the first document: the end-of-text in `ids_RT` stands in.
                 targets_RT[k, place:end] = self._shards.read(0, stop)
                 ids_RT[k, place + 1 : end] = targets_RT[k, place : end - 1]
         return ids_RT, targets_RT
 
     def documents(self, rows: np.ndarray) -> np.ndarray:
-        """int32 (R, T): which segment of its row each target belongs to, from 0 on; -1 in
-        padding."""
+        """int32 (R, T): which segment of its row each target belongs to; -1 in padding."""
         out = np.full((len(rows), self._seq_len), -1, np.int32)
         for k, (first, last) in enumerate(self._segments(rows)):
             lengths = (self._plan.stops - self._plan.starts)[first:last]
@@ -242,15 +234,11 @@ class PlannedRows:
         return out
 
     def stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
-        """(row, place in it, start, stop): the targets from that place on are the tokens [start,
-        stop) of the stream."""
+        """(row, place, start, stop): targets from that place on are tokens [start, stop)."""
         for k, (first, last) in enumerate(self._segments(rows)):
             place = 0
-            for start, stop in zip(
-                self._plan.starts[first:last].tolist(),
-                self._plan.stops[first:last].tolist(),
-                strict=True,
-            ):
+            bounds = (places[first:last] for places in (self._plan.starts, self._plan.stops))
+            for start, stop in zip(*(some.tolist() for some in bounds), strict=True):
                 yield k, place, start, stop
                 place += stop - start
 
@@ -263,10 +251,5 @@ class PlannedRows:
         )
 
     def _segments(self, rows: np.ndarray) -> list[tuple[int, int]]:
-        return list(
-            zip(
-                self._plan.row_offsets[rows].tolist(),
-                self._plan.row_offsets[rows + 1].tolist(),
-                strict=True,
-            )
-        )
+        offsets = self._plan.row_offsets
+        return list(zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True))

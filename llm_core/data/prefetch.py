@@ -17,18 +17,13 @@ from llm_core.data.batch import Batch
 
 
 class Prefetch:
-    """`batches`, with up to `depth` of the next steps before `num_steps` made ahead. Leaving its
-    context ends the thread."""
+    """`batches`, up to `depth` steps ahead, none after `num_steps`. Leaving it ends the thread."""
 
     def __init__(
         self, batches: Callable[[int], Batch], num_steps: int, depth: int, pin_memory: bool = False
     ) -> None:
-        self._batches, self._num_steps, self._depth, self._pin = (
-            batches,
-            num_steps,
-            depth,
-            pin_memory,
-        )
+        self._batches, self._num_steps = batches, num_steps
+        self._depth, self._pin = depth, pin_memory
         self._pending: dict[int, Future[Batch]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
 

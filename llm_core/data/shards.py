@@ -96,7 +96,7 @@ class TokenShards:
         return self.shards[0].metadata["tokenizer_digest"]
 
     def check_ids(self, vocab_size: int) -> None:
-        """Raises ConfigError where an id is none of a model with so many."""
+        """Raises ConfigError where an id is not below `vocab_size`."""
         for shard in self.shards:
             largest = max(shard.largest_id, self.eos_id)
             if largest >= vocab_size:
@@ -107,14 +107,13 @@ class TokenShards:
                 )
 
     def verify(self) -> None:
-        """Read everything once and raise ShardError where tokens are not those that were
-        written."""
+        """Read everything once. Raises ShardError where tokens are not those that were written."""
         for shard in self.shards:
             written = shard.metadata.get("tokens_digest")
             if written is not None and written != digest_tokens(shard.tokens):
                 raise ShardError(
-                    f"shard {shard.path} holds other tokens than were written; rebuild it with"
-                    " force=[shards]"
+                    f"shard {shard.path} does not hold the tokens that were written; rebuild it"
+                    " with force=[shards]"
                 )
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -132,8 +131,7 @@ class TokenShards:
         return out
 
     def read_pair(self, start: int, ids: np.ndarray, targets: np.ndarray) -> None:
-        """Fill `ids` with the tokens from `start` on, and `targets`, as long, with those one place
-        further."""
+        """Fill `ids` with tokens from `start` on, and `targets` with those one place further."""
         k = bisect.bisect_right(self.starts, start) - 1
         begin, size = start - self.starts[k], len(ids)
         if start + size < self.starts[k + 1]:
@@ -145,11 +143,11 @@ class TokenShards:
         ids[:], targets[:] = tokens[:-1], tokens[1:]
 
     def document_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """int64 (documents,) places of each document's first token and behind its last, in stream
-        order."""
+        """int64 (documents,) first and end place of each document, in stream order."""
         stops = []
         for shard, base in zip(self.shards, self.starts[:-1], strict=True):
             offsets = shard.batch["tokens"].offsets.to_numpy()
+            # Offsets of a slice need not begin at 0.
             stops.append((offsets[1:] - offsets[0] + base)[~_continues(shard)])
         ends = np.concatenate(stops).astype(np.int64)
         return np.concatenate([np.zeros(min(1, len(ends)), np.int64), ends[:-1]]), ends
@@ -169,8 +167,7 @@ class TokenShards:
         return order, place[column.indices.to_numpy()] if len(found) else np.zeros(0, np.int64)
 
     def documents(self) -> Iterator[Document]:
-        """Documents in stream order; tokens are views, except of a document that was cut over
-        shards."""
+        """Documents in stream order; tokens are views, except of one that was cut over shards."""
         pieces: list[np.ndarray] = []
         num_bytes = 0
         for shard in self.shards:
@@ -198,8 +195,7 @@ def digest_tokens(tokens: np.ndarray) -> str:
 
 
 def open_shards(folder: Path, split: str) -> TokenShards:
-    """Map every shard of a split. Raises ShardError that names the file that is missing or
-    damaged."""
+    """Map every shard of a split. Raises ShardError that names a missing or damaged file."""
     paths = sorted(Path(folder).glob(f"{split}-*.arrow"))
     if not paths:
         raise ShardError(
@@ -236,16 +232,12 @@ def _open(path: Path) -> Shard:
         columns = all(batch.schema.field(name).type in types for name, types in COLUMNS.items())
         tokens = batch["tokens"].flatten().to_numpy(zero_copy_only=True)
         numbers = {name: int(metadata[name]) for name in NUMBERS}
-        damaged = (
-            not columns
-            or not set(METADATA) <= set(metadata)
-            or len(tokens) != numbers["num_tokens"]
-        )
+        is_whole = len(tokens) == numbers["num_tokens"] and set(METADATA) <= set(metadata)
     except (pa.ArrowException, OSError, KeyError, ValueError, IndexError) as error:
         raise ShardError(
             f"shard {path} cannot be read ({error}); rebuild it with force=[shards]"
         ) from error
-    if damaged:
+    if not (columns and is_whole):
         raise ShardError(
             f"shard {path} does not hold what its metadata says; rebuild it with force=[shards]"
         )

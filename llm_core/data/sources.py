@@ -33,10 +33,10 @@ class Sources:
     stops: np.ndarray
 
     def fill(self, start: int, stop: int, out: np.ndarray) -> None:
-        """Write the number of the source of each token of [start, stop) into `out` (uint8, as
-        long)."""
+        """Write the source number of each token of [start, stop) into `out` (uint8, as long)."""
         first, last = np.searchsorted(self.stops, (start, stop - 1), "right")
         numbers = self.of_document[first : last + 1]
+        # As often as each document has tokens in the range.
         out[:] = np.repeat(
             numbers, np.diff(self.stops[first : last + 1].clip(max=stop), prepend=start)
         )
@@ -52,8 +52,7 @@ def read_sources(shards: TokenShards) -> Sources | None:
 
 
 def largest(names: list[str], tokens: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
-    """(names of those with most tokens, as they come, then `OTHER` if some are left; int64 place of
-    each source among them)."""
+    """(names with most tokens, in order, then `OTHER` for the rest; int64 place of each source)."""
     by_size = np.argsort(-tokens, kind="stable")[: np.count_nonzero(tokens)]
     shown = np.sort(by_size[:MAX_SOURCES])
     place = np.full(len(names), len(shown), np.int64)

@@ -28,20 +28,6 @@ GPT2_FIXED = {
     "reorder_and_upcast_attn": False,
 }
 """Settings of GPT-2 that we compute in this one way."""
-COUNTS = (
-    *(
-        "vocab_size",
-        "n_embd",
-        "n_layer",
-        "n_head",
-        "n_inner",
-        "n_positions",
-        "hidden_size",
-        "num_hidden_layers",
-        "head_dim",
-    ),
-    *("num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings"),
-)
 MOST = {
     **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions"), 1 << 27),
     **dict.fromkeys(("n_embd", "hidden_size"), 1 << 20),
@@ -49,7 +35,7 @@ MOST = {
     **dict.fromkeys(("n_layer", "num_hidden_layers"), 1 << 12),
     **dict.fromkeys(("n_head", "num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 16),
 }
-"""Far above every published model; what is beyond is a damaged file, and would be allocated."""
+"""Counts, with limits far above every published model: what a damaged file says is allocated."""
 AMOUNTS = ("layer_norm_epsilon", "rms_norm_eps", "rope_theta")
 SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
 GROUPS = ("rope_parameters", "rope_scaling")
@@ -76,17 +62,10 @@ def hugging_face_config(
             "n_layer": config.num_layers,
             "n_head": config.num_heads,
             "n_inner": config.ffn_dim,
+            "n_positions": config.max_seq_len,
+            "layer_norm_epsilon": config.norm_eps,
         }
-        return (
-            common
-            | dropouts
-            | sizes
-            | GPT2_FIXED
-            | {
-                "n_positions": config.max_seq_len,
-                "layer_norm_epsilon": config.norm_eps,
-            }
-        )
+        return common | dropouts | sizes | GPT2_FIXED
     rope: dict[str, Any] = {"rope_type": "default"}
     if config.rope_scaling is not None:
         rope = {
@@ -117,8 +96,7 @@ def hugging_face_config(
 
 
 def model_config(found: Any) -> ModelConfig:
-    """The ModelConfig that computes what a `config.json` describes. Raises ConfigError where there
-    is none."""
+    """The ModelConfig of a `config.json`. Raises ConfigError where there is none."""
     if not isinstance(found, Mapping):
         raise ConfigError(
             f"a {type(found).__name__} is not a mapping of names to values; give the config.json of"
@@ -141,7 +119,7 @@ def model_config(found: Any) -> ModelConfig:
 def _check_values(values: Mapping[str, Any]) -> None:
     """Raises ConfigError where a value that is read here is of another type."""
     for names, rule, holds in (
-        (COUNTS, "a whole number of at least 1", lambda value: type(value) is int and value > 0),
+        (MOST, "a whole number of at least 1", lambda value: type(value) is int and value > 0),
         (
             AMOUNTS,
             "a positive number",
@@ -192,6 +170,7 @@ def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
         _require("use_sliding_window", values.get("use_sliding_window", False), False)
     rope = _rope(values)
     heads, dim = values["num_attention_heads"], values["hidden_size"]
+    # Transformers' default for Qwen 3 does not follow from the width.
     head_dim = values.get("head_dim") or (128 if family == "qwen3" else dim // heads)
     attention_bias = values.get("attention_bias", False)
     return ModelConfig(
@@ -215,8 +194,7 @@ def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
 
 
 def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a `config.json` says of rotary positions, by its new name or its old one, or by both if
-    they agree."""
+    """Rotary settings of a `config.json`, by the new name, the old one, or both if they agree."""
     new, old = ({n: v for n, v in values.get(name, {}).items() if v is not None} for name in GROUPS)
     kinds = [rope.get("rope_type", rope.get("type", "default")) for rope in (new, old)]
     if new and old and kinds[0] != kinds[1]:
@@ -226,11 +204,8 @@ def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
         )
     rope = old | new
     _check_values({name: rope[name] for name in AMOUNTS if name in rope})
-    _require(
-        "partial_rotary_factor",
-        values.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)),
-        1.0,
-    )
+    name = "partial_rotary_factor"
+    _require(name, values.get(name, rope.get(name, 1.0)), 1.0)
     return rope
 
 

@@ -49,10 +49,7 @@ def export_model(
     index.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (
-        CONFIG_FILE,
-        INDEX_FILE,
-    ):  # of an earlier model; without the first the folder is none
+    for name in (CONFIG_FILE, INDEX_FILE):  # of an earlier model
         (folder / name).unlink(missing_ok=True)
     weights = to_hugging_face(config, state)
     parts: list[list[str]] = []
@@ -65,25 +62,17 @@ def export_model(
         room -= weights[name].nbytes
     files = [WEIGHTS_FILE]
     if len(parts) > 1:
-        files = [
-            f"model-{number:05}-of-{len(parts):05}.safetensors"
-            for number in range(1, len(parts) + 1)
-        ]
+        count = len(parts)
+        files = [f"model-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
         places = {name: file for file, names in zip(files, parts, strict=True) for name in names}
         index = {
             "metadata": {"total_size": sum(weight.nbytes for weight in weights.values())},
             "weight_map": places,
         }
-        (folder / INDEX_FILE).write_text(
-            json.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8"
-        )
-        sync_file(folder / INDEX_FILE)
+        write_durably(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
     for file, names in zip(files, parts, strict=True):
-        save_file(
-            {name: weights[name].contiguous().cpu() for name in names},
-            folder / file,
-            {"format": "pt"},
-        )
+        tensors = {name: weights[name].contiguous().cpu() for name in names}
+        save_file(tensors, folder / file, {"format": "pt"})
         sync_file(folder / file)
     dtype = str(state["embedding.weight"].dtype).removeprefix("torch.")
     text = json.dumps(hugging_face_config(config, dtype, eos_id), indent=2, sort_keys=True)
@@ -92,12 +81,10 @@ def export_model(
 
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
-    """The model in a Hugging Face folder of a known family, on the CPU, in evaluation mode. Raises
-    ConfigError."""
+    """The model of a Hugging Face folder, on the CPU, in evaluation mode. Raises ConfigError."""
     config = read_config(folder)
-    weights = read_weights(
-        folder, config
-    )  # first: what the files hold bounds what the config may claim
+    # First: what the files hold bounds what the config may claim.
+    weights = read_weights(folder, config)
     with torch.device("meta"):
         model = Transformer(config)
     state = {name: tensor.to(dtype) for name, tensor in weights.items()}
@@ -124,8 +111,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors of a folder, one or numbered parts. Raises ConfigError where there are
-    none."""
+    """The safetensors of a folder, one or numbered parts. Raises ConfigError if there are none."""
     files = [folder / WEIGHTS_FILE]
     if (folder / INDEX_FILE).is_file():
         index = _read_json(folder / INDEX_FILE)
@@ -165,7 +151,7 @@ def read_weights(folder: Path, config: ModelConfig) -> Mapping[str, Tensor]:
             found = load_file(file)
         except SafetensorError as error:
             raise ConfigError(
-                f"{file} is cut off or no safetensors file ({error}); fetch it again"
+                f"{file} is cut off or not a safetensors file ({error}); fetch it again"
             ) from error
         if twice := sorted(found.keys() & weights.keys()):
             raise ConfigError(
@@ -183,6 +169,4 @@ def _read_json(file: Path) -> Any:
     try:
         return read_json(file, MAX_JSON_BYTES)
     except UnreadableJson as error:
-        raise ConfigError(
-            f"{file} is not JSON that is read here ({error}); fetch it again"
-        ) from error
+        raise ConfigError(f"{file} cannot be read as JSON ({error}); fetch it again") from error

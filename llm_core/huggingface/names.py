@@ -20,8 +20,7 @@ from llm_core.model.fused import join_gate_up, join_qkv, split_gate_up, split_qk
 from llm_core.model.transformer import Transformer
 
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-"""Ends of names that published files have and no weight has: causal masks of GPT-2, rotary
-frequencies of early Llamas."""
+"""Ends of names that hold no weights: GPT-2's masks, rotary frequencies of early Llamas."""
 NUMBERS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What weights may be held in."""
 
@@ -68,10 +67,9 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Map
         bare = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
         weights = {n if n.startswith("lm_head") else f"transformer.{n}": w for n, w in bare.items()}
     if config.num_layers > len(weights):
-        rule = f"the files hold {len(weights)} tensors"
         raise ConfigError(
-            f"num_hidden_layers ({config.num_layers:,}) is wrong, {rule}; give the folder of one"
-            " whole model"
+            f"num_hidden_layers ({config.num_layers:,}) is wrong, the files hold {len(weights)}"
+            " tensors; give the folder of one whole model"
         )
     with torch.device("meta"):
         wanted = {
@@ -83,7 +81,8 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Map
     )
     if odd:
         verb = "is missing" if odd[0] in wanted else "is not part of such a model"
-        rule = f"{len(odd)} tensors differ from a {config.family} of {config.num_layers} layers"
+        differ = "1 tensor differs" if len(odd) == 1 else f"{len(odd)} tensors differ"
+        rule = f"{differ} from a {config.family} of {config.num_layers} layers"
         raise ConfigError(f"{odd[0]} {verb} ({rule}); give the folder of one whole model")
     for name, shape in wanted.items():
         if weights[name].shape != shape:
@@ -111,12 +110,10 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Map
         ours: partial(one, ours, theirs) for ours, theirs in plain.items()
     }
     state |= {ours: partial(joined, ours, parts) for ours, parts in fused.items()}
-    head = (
-        state["embedding.weight"]
-        if config.tied_embeddings
-        else partial(weights.__getitem__, "lm_head.weight")
+    head = partial(weights.__getitem__, "lm_head.weight")
+    return Made(
+        state | {"head.weight": state["embedding.weight"] if config.tied_embeddings else head}
     )
-    return Made(state | {"head.weight": head})
 
 
 def _check_tied(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
@@ -157,12 +154,9 @@ def _grouped(config: ModelConfig, ours: str, weight: Tensor) -> Tensor:
 def _gpt2_names(config: ModelConfig) -> dict[str, str]:
     names = {"embedding": "wte", "positions": "wpe"}
     found = {f"{ours}.weight": f"transformer.{theirs}.weight" for ours, theirs in names.items()}
-    parts = {
-        "attention_norm": "ln_1",
-        "attention.qkv": "attn.c_attn",
-        "attention.out": "attn.c_proj",
-    }
-    parts |= {"ffn_norm": "ln_2", "ffn.up": "mlp.c_fc", "ffn.down": "mlp.c_proj"}
+    parts = {"attention_norm": "ln_1", "ffn_norm": "ln_2"}
+    parts |= {"attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj"}
+    parts |= {"ffn.up": "mlp.c_fc", "ffn.down": "mlp.c_proj"}
     for end in ("weight", "bias"):
         found[f"norm.{end}"] = f"transformer.ln_f.{end}"
         for layer in range(config.num_layers):
@@ -177,18 +171,13 @@ def _llama_names(config: ModelConfig) -> dict[str, str]:
     parts = {
         "attention_norm.weight": "input_layernorm.weight",
         "ffn_norm.weight": "post_attention_layernorm.weight",
-    }
-    parts |= {
         "attention.out.weight": "self_attn.o_proj.weight",
         "ffn.down.weight": "mlp.down_proj.weight",
     }
     parts |= {"attention.out.bias": "self_attn.o_proj.bias"} if config.out_bias else {}
     parts |= {"ffn.down.bias": "mlp.down_proj.bias"} if config.ffn_bias else {}
-    parts |= (
-        {f"attention.{n}_norm.weight": f"self_attn.{n}_norm.weight" for n in "qk"}
-        if config.qk_norm
-        else {}
-    )
+    for n in "qk" if config.qk_norm else "":
+        parts[f"attention.{n}_norm.weight"] = f"self_attn.{n}_norm.weight"
     found = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
     for layer in range(config.num_layers):
         found |= {

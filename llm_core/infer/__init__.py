@@ -1,2 +1,1 @@
-"""Generation with a key-value cache: the cache, sampling, and the engine that joins them to a
-model."""
+"""Generation with a key-value cache: cache, sampling, and the engine that joins them."""

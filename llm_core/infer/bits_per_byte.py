@@ -29,8 +29,7 @@ LOGIT_ROWS = 1024
 
 @dataclass(frozen=True)
 class Window:
-    """Inputs [begin, end) of a document's shifted sequence; places from `score_from` on are
-    scored."""
+    """Inputs [begin, end) of a document's shifted sequence, scored from `score_from` on."""
 
     document: int
     begin: int
@@ -41,8 +40,7 @@ class Window:
 def plan_windows(
     num_tokens: Sequence[int], window_tokens: int, context_tokens: int
 ) -> list[Window]:
-    """Windows that score every token of every document once. Raises ConfigError unless 0 <= context
-    < window."""
+    """Windows that score every token once. Raises ConfigError unless 0 <= context < window."""
     if not 0 <= context_tokens < window_tokens:
         rule = f"must be at least 0 and less than the window of {window_tokens} tokens"
         raise ConfigError(f"context_tokens ({context_tokens}) {rule}; try {window_tokens // 2}")
@@ -98,8 +96,7 @@ def score_documents(
 
 
 def _batches(windows: Sequence[Window], batch_tokens: int) -> Iterator[list[Window]]:
-    """Windows of similar length together, longest first: little padding, and memory runs out early
-    or never."""
+    """Windows of similar length together; longest first, so that memory runs out early or never."""
     ordered = sorted(windows, key=lambda w: (w.begin - w.end, w.document, w.begin))
     begin = 0
     while begin < len(ordered):

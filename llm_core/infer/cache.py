@@ -24,14 +24,6 @@ from torch import Tensor
 class CacheOverflow(ValueError):
     """A token that has no place in the cache. Nothing was written."""
 
-    def __init__(self, position: int, capacity: int) -> None:
-        super().__init__(
-            f"column {position} does not fit a cache of {capacity}; generate less or make a cache"
-            f" of {position + 1}"
-        )
-        self.position = position
-        self.capacity = capacity
-
 
 class StaticCache:
     """A pre-allocated cache for one batch of requests that start together.
@@ -65,13 +57,8 @@ class StaticCache:
         self._pads_B = torch.tensor(pad_tokens or [0] * batch, dtype=torch.long, device=device)
         self._padded = any(pad_tokens)
 
-    @property
-    def num_bytes(self) -> int:
-        return 2 * self._keys.numel() * self._keys.element_size()
-
     def positions(self, num_queries: int) -> Tensor:
-        """positions_BT of the coming `num_queries` columns: the place of each token in its own row,
-        0 for padding."""
+        """positions_BT of the coming columns: each token's place in its own row, 0 for padding."""
         columns_T = self._columns(self.length, self.length + num_queries)
         return (columns_T[None] - self._pads_B[:, None]).clamp(min=0)
 
@@ -106,13 +93,17 @@ class StaticCache:
         self._keys[layer, :, :, begin:end] = k_BHTD
         self._values[layer, :, :, begin:end] = v_BHTD
         self._filled[layer] = end
+        # In the middle of a pass the first layers are ahead of the last.
         self.length = min(self._filled)
         return self._keys[layer, :, :, :end], self._values[layer, :, :, :end]
 
     def _end(self, begin: int, num_queries: int) -> int:
         end = begin + num_queries
         if end > self.capacity:
-            raise CacheOverflow(end - 1, self.capacity)
+            raise CacheOverflow(
+                f"column {end - 1} does not fit a cache of {self.capacity}; generate less or make a"
+                f" cache of {end}"
+            )
         return end
 
     def _columns(self, begin: int, end: int) -> Tensor:

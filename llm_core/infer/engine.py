@@ -56,8 +56,7 @@ def static_cache(
 
 @torch.inference_mode()
 def prefill(model: Transformer, prompts: Sequence[Sequence[int]], cache: Cache) -> Tensor:
-    """Fill the cache with the prompts; logits_BV of the token that follows each. Raises
-    CacheOverflow where they do not fit."""
+    """Fill the cache with prompts; logits_BV of the next tokens. Raises CacheOverflow if full."""
     longest = max(map(len, prompts))
     ids_BT = torch.tensor(
         [[0] * (longest - len(p)) + list(p) for p in prompts], device=model.head.weight.device
@@ -77,12 +76,8 @@ def decode(
 
     last_position: tokens beyond it, which nobody may read, are given this position.
     """
-    return _last_logits(
-        model,
-        torch.as_tensor(ids_B, device=model.head.weight.device)[:, None],
-        cache,
-        last_position,
-    )
+    ids_BT = torch.as_tensor(ids_B, device=model.head.weight.device)[:, None]
+    return _last_logits(model, ids_BT, cache, last_position)
 
 
 def _last_logits(

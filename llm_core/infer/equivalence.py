@@ -35,14 +35,12 @@ from llm_core.model.transformer import Transformer
 # B batch (rows) · T tokens of this pass · L tokens of a row · D width of the model · V vocabulary
 TOLERANCE = 1e-10
 MIN_ROWS = 5
-"""Of the ragged batch, also where fewer are timed: rows are cheap there, and some defects need
-several."""
+"""Least rows of the ragged batch: they are cheap there, and some defects need several."""
 PIECES = (4, 1, 3, 1, 2, 5, 1, 8, 13, 21, 34, 55)
 """Queries of consecutive passes: one and several in turn, at borders of no common multiple."""
 RAGGED_PIECES = (1, 3, 1, 2, 5, 1)
 MAX_SCORES, MAX_LOGITS = 1 << 27, 1 << 25
-"""Numbers that attention of one layer, and logits, may take at a time; larger shapes are passed in
-parts."""
+"""Most scores of one layer and most logits at a time; larger shapes are passed in parts."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Check:
-    """Largest |cached - full| over the logits that one check compared; infinite where a token was
-    refused or let in wrongly."""
+    """Largest |cached - full| of a check's logits; infinite where room was miscounted."""
 
     name: str
     max_abs_diff: float
@@ -83,8 +80,7 @@ def check_cache(
     seed: int,
     make_cache: MakeCache = static_cache,
 ) -> list[Check]:
-    """Compare caches of `make_cache` with full passes. `model` must be in float64; `num_tokens` is
-    the length of `splits`."""
+    """Compare `make_cache` with full passes of a float64 model; `num_tokens`: of `splits`."""
     assert model.head.weight.dtype == torch.float64, (
         "rounding of shorter numbers would hide a defect"
     )
@@ -141,16 +137,8 @@ class _Comparison:
         prompts = [ids_BL[row, :count].tolist() for row, count in enumerate(lengths)]
         cache = self.make_cache(self.model, prompts, num_more)
         first_BV = prefill(self.model, prompts, cache)
-        yield (
-            (
-                first_BV
-                - self.model.logits(
-                    torch.stack([full_BLD[r, n - 1] for r, n in enumerate(lengths)])
-                )
-            )
-            .abs()
-            .max()
-        )
+        last_BD = torch.stack([full_BLD[row, count - 1] for row, count in enumerate(lengths)])
+        yield (first_BV - self.model.logits(last_BD)).abs().max()
         for begin, end in _cut(num_more, RAGGED_PIECES):
             columns = [slice(count + begin, count + end) for count in lengths]
             ids_BT = torch.stack([ids_BL[row, column] for row, column in enumerate(columns)])
@@ -183,8 +171,7 @@ class _Comparison:
                 yield (decode(self.model, ids_BL[:, place], cache)[0] - full_LV[place]).abs().max()
 
     def capacity(self) -> Iterator[Tensor]:
-        """A cache of four columns with two tokens has room for two more, whatever is tried in
-        between."""
+        """A cache of four columns with two tokens takes two more, whatever is tried in between."""
         ids_BL = self._draw(1, 4)
         full_LV = self.model.logits(self._full(ids_BL)[0])
         cache = self.make_cache(self.model, ids_BL[:, :2].tolist(), 2)
@@ -210,14 +197,12 @@ class _Comparison:
         return ids_BL.to(self.device)
 
     def _full(self, ids_BL: Tensor) -> Tensor:
-        """hidden_BLD of a pass without a cache; rows do not know each other, so they go in groups
-        that fit."""
+        """hidden_BLD of a pass without a cache, in groups of rows that fit."""
         rows = max(1, MAX_SCORES // (self.model.config.num_heads * ids_BL.shape[1] ** 2))
         return torch.cat([self.model.hidden(group_BL) for group_BL in ids_BL.split(rows)])
 
     def _prefill(self, ids_BT: Tensor, cache: Cache, length: int) -> Tensor:
-        """logits_BV after the prompts: in one pass as when it is timed, or in the parts that
-        fit."""
+        """logits_BV after the prompts: in one pass as it is timed, or in the parts that fit."""
         queries = max(1, MAX_SCORES // (ids_BT.shape[0] * self.model.config.num_heads * length))
         *earlier, last_BT = ids_BT.split(queries, dim=1)
         for part_BT in earlier:

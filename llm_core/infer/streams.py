@@ -8,7 +8,6 @@ input bit reaches every output bit. Not for secrets.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 # B rows

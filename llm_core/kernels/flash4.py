@@ -28,8 +28,7 @@ Heads = tuple[int, int, int]
 
 @functools.cache
 def _kernels() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(forward, backward). The package's public function does not give its backward alone, which an
-    operation of torch needs."""
+    """(forward, backward), not public: an operation of torch needs the backward alone."""
     interface: Any = importlib.import_module("flash_attn.cute.interface")
     return interface._flash_attn_fwd, interface._flash_attn_bwd
 
@@ -41,16 +40,12 @@ def adds_up_keys_slowly(device: torch.device, heads: Heads) -> bool:
     costs more than a second key does; with more heads on one, copies take more memory than that is
     worth.
     """
-    return (
-        heads[0] == 2 * heads[1]
-        and device.type == "cuda"
-        and torch.cuda.get_device_capability(device)[0] == 9
-    )
+    pairs = heads[0] == 2 * heads[1] and device.type == "cuda"
+    return pairs and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def check(device: torch.device, heads: Heads = (2, 1, 64)) -> None:
-    """Run both passes once. Raises ConfigError where the package is missing or does not run with
-    these heads on this device."""
+    """Run both passes once. Raises ConfigError where they do not run with these heads here."""
     num_heads, num_kv_heads, width = heads
     q_BQHD, k_BKGD = (
         torch.zeros(1, 128, n, width, dtype=torch.bfloat16, device=device)
@@ -138,7 +133,6 @@ _forward.register_autograd(_go_back, setup_context=_keep)
 
 
 def flash4(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Tensor:
-    """mixed_BHQD of causal attention. 16-bit numbers; heads and tokens change places without a
-    copy."""
+    """mixed_BHQD of causal attention, of 16-bit numbers. Heads and tokens swap without a copy."""
     mixed_BQHD, _ = _forward(*(x.transpose(1, 2) for x in (q_BHQD, k_BGKD, v_BGKD)))
     return mixed_BQHD.transpose(1, 2)

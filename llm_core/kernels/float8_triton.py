@@ -62,8 +62,7 @@ def _shapes(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tenso
 
 
 def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """As that of `llm_core.kernels.float8`, of 16-bit numbers; others are rounded to bfloat16
-    first, as FSDP rounds weights."""
+    """As `float8.quantize`, of 16-bit numbers; rounds others to bfloat16 first, as FSDP does."""
     # Triton 3.6 puts a third of a square in wrong places of its transpose where 8-bit numbers come
     # from 32-bit ones.
     x = x if x.element_size() == 2 else x.bfloat16()

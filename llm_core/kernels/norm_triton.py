@@ -18,8 +18,7 @@ import triton.language as tl
 from torch import Tensor, library, nn
 
 PROGRAMS = 1024
-"""Of backward, each with every PROGRAMS-th row: some for each multiprocessor, and few enough parts
-of the weight's gradient."""
+"""Of backward: some for each multiprocessor, and few enough parts of the weight's gradient."""
 
 
 @triton.jit
@@ -83,17 +82,9 @@ def add_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tens
     if x.numel():
         columns = triton.next_power_of_2(width)
         add_norm_forward[(x.numel() // width,)](
-            x.contiguous(),
-            delta.contiguous(),
-            weight,
-            total,
-            normed,
-            scales,
-            width,
-            eps,
-            COLUMNS=columns,
-            num_warps=_warps(columns),
-        )
+            x.contiguous(), delta.contiguous(), weight, total, normed, scales, width, eps,
+            COLUMNS=columns, num_warps=_warps(columns),
+        )  # fmt: skip
     return total, normed, scales
 
 

@@ -31,8 +31,7 @@ HEADS = 32
 
 @triton.jit
 def _places(group, width, heads, HEADS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of first halves of heads: (in the product, in queries, the key/value head, the part of its
-    group, which exist)."""
+    """(place in the product, in queries, key/value head, part of its group, which exist)."""
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
     channel = tl.arange(0, HALF)[None, :]
     kv_head, part = head // (group + 2), head % (group + 2)
@@ -54,20 +53,9 @@ def _angles(cos, sin, token, period, width, HALF: tl.constexpr):  # type: ignore
 
 @triton.jit
 def split_forward(  # type: ignore[no-untyped-def]
-    qkv,
-    cos,
-    sin,
-    q,
-    k,
-    v,
-    period,
-    group,
-    copies,
-    width,
-    heads,
-    HEADS: tl.constexpr,
-    HALF: tl.constexpr,
-):
+    qkv, cos, sin, q, k, v, period, group, copies, width, heads,
+    HEADS: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     place, q_place, kv_head, part, there = _places(group, width, heads, HEADS, HALF)
     half, kv_heads = width // 2, heads // (group + 2)
@@ -75,10 +63,8 @@ def split_forward(  # type: ignore[no-untyped-def]
     second = tl.load(qkv + token * heads * width + place + half, mask=there, other=0).to(tl.float32)
     c, s = _angles(cos, sin, token, period, width, HALF)
     turned = there & (part <= group)
-    one, other = (
-        tl.where(turned, first * c - second * s, first),
-        tl.where(turned, second * c + first * s, second),
-    )
+    one = tl.where(turned, first * c - second * s, first)
+    other = tl.where(turned, second * c + first * s, second)
     one, other = one.to(q.dtype.element_ty), other.to(q.dtype.element_ty)
     is_q, is_k, is_v = there & (part < group), there & (part == group), there & (part > group)
     tl.store(q + token * kv_heads * group * width + q_place, one, mask=is_q)
@@ -94,20 +80,9 @@ def split_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def split_backward(  # type: ignore[no-untyped-def]
-    dq,
-    dk,
-    dv,
-    cos,
-    sin,
-    out,
-    period,
-    group,
-    copies,
-    width,
-    heads,
-    HEADS: tl.constexpr,
-    HALF: tl.constexpr,
-):
+    dq, dk, dv, cos, sin, out, period, group, copies, width, heads,
+    HEADS: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     place, q_place, kv_head, part, there = _places(group, width, heads, HEADS, HALF)
     half, kv_heads = width // 2, heads // (group + 2)
@@ -125,10 +100,8 @@ def split_backward(  # type: ignore[no-untyped-def]
         kv_place += width
     c, s = _angles(cos, sin, token, period, width, HALF)
     turned = there & (part <= group)
-    one, other = (
-        tl.where(turned, first * c + second * s, first),
-        tl.where(turned, second * c - first * s, second),
-    )
+    one = tl.where(turned, first * c + second * s, first)
+    other = tl.where(turned, second * c - first * s, second)
     tl.store(out + token * heads * width + place, one.to(out.dtype.element_ty), mask=there)
     tl.store(out + token * heads * width + place + half, other.to(out.dtype.element_ty), mask=there)
 
@@ -139,16 +112,10 @@ def split_backward(  # type: ignore[no-untyped-def]
     schema="(Tensor qkv, Tensor cos, Tensor sin, int copies) -> (Tensor, Tensor, Tensor)",
 )
 def split(qkv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> tuple[Tensor, Tensor, Tensor]:
-    """qkv_BTGHD, tables_B1TD (or one row for all) → q_BTHD and k_BTGD turned, v_BTGD; in the dtype
-    of qkv."""
+    """qkv_BTGHD, tables_B1TD (or one row for all) → q_BTHD and k_BTGD turned, and v_BTGD."""
     parts = _shapes(qkv, cos, sin, copies)
-    _launch(
-        split_forward,
-        qkv.shape,
-        copies,
-        cos,
-        (qkv.contiguous(), cos.contiguous(), sin.contiguous(), *parts),
-    )
+    inputs = (tensor.contiguous() for tensor in (qkv, cos, sin))
+    _launch(split_forward, qkv.shape, copies, cos, (*inputs, *parts))
     return parts
 
 
@@ -160,15 +127,8 @@ def split(qkv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> tuple[Tensor, T
 def gradient(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor, copies: int) -> Tensor:
     """Of qkv_BTGHD."""
     out = _shape_of_gradient(dq, dk, dv, cos, sin, copies)
-    inputs = (
-        dq.contiguous(),
-        dk.contiguous(),
-        dv.contiguous(),
-        cos.contiguous(),
-        sin.contiguous(),
-        out,
-    )
-    _launch(split_backward, out.shape, copies, cos, inputs)
+    inputs = (tensor.contiguous() for tensor in (dq, dk, dv, cos, sin))
+    _launch(split_backward, out.shape, copies, cos, (*inputs, out))
     return out
 
 
@@ -224,6 +184,7 @@ def _launch(
     kernel: Any, shape: torch.Size, copies: int, cos: Tensor, tensors: tuple[Tensor, ...]
 ) -> None:
     batch, tokens, kv_heads, group, width = shape
+    # Tokens after which the tables repeat: those of one row where all rows share them.
     heads, period = kv_heads * group, cos.shape[0] * cos.shape[2]
     block = min(HEADS, triton.next_power_of_2(heads))
     if batch * tokens:

@@ -52,8 +52,7 @@ def _products_on(device: torch.device) -> tuple[Callable[..., Any], Callable[...
 
 
 def check(device: torch.device, dim: int, ffn_dim: int, dtype: torch.dtype) -> None:
-    """Run both products once. Raises ConfigError where the package is missing or does not run at
-    these widths on this device."""
+    """Run both products once. Raises ConfigError where they do not run at these widths here."""
     x_ND, dy_ND = (torch.zeros(128, dim, dtype=dtype, device=device) for _ in range(2))
     gate_up_2FD, down_DF = (
         torch.zeros(shape, dtype=dtype, device=device)
@@ -126,9 +125,9 @@ class _FeedForward(torch.autograd.Function):
         return grad_N2F @ gate_up_2FD, grad_N2F.t() @ x_ND, dy_ND.t() @ gated_NF
 
 
-def feed_forward(x_BTD: Tensor, gate_up: Tensor, down: Tensor, block: int) -> Tensor:
-    """down(silu(gate) * up) as autocast would compute it. gate_up [2F, D]: rows in blocks; down [D,
-    F]."""
+def feed_forward(ffn: Any, x_BTD: Tensor) -> Tensor:
+    """down(silu(gate) * up) as autocast would compute it; rows of gate_up [2F, D] in blocks."""
+    gate_up, down, block = ffn.gate_up.weight, ffn.down.weight, ffn.block
     device = x_BTD.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else gate_up.dtype
     neighbours_2FD = gate_up.unflatten(0, (-1, 2, block)).transpose(1, 2).flatten(0, 2).to(dtype)

@@ -22,14 +22,12 @@ from torch import Tensor, library
 # `width` of each.
 
 ELEMENTS = 2048
-"""Of each tensor, that a program of four warps works on: 16 a thread, two loads of 16 bytes in
-16-bit formats."""
+"""Of each tensor, per program of four warps: 16 a thread, two loads of 16 bytes in 16 bits."""
 
 
 @triton.jit
 def _places(num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(of gate channels, of results, which there are). Runs are counted in 64 bits: a micro batch
-    may have 2**31 numbers."""
+    """(of gate channels, of results, which exist), in 64 bits: rows may have 2**31 numbers."""
     run = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     return run * (2 * width) + column, run * width + column, (run < num_runs) & (column < width)
@@ -61,7 +59,7 @@ def swiglu_backward(gate_up, grad, out, num_runs, width, ROWS: tl.constexpr, COL
     "llm_core::swiglu", mutates_args=(), schema="(Tensor gate_up, int width) -> Tensor"
 )
 def gated(gate_up: Tensor, width: int) -> Tensor:
-    """As `llm_core.model.swiglu.gated`."""
+    """As `llm_core.model.transformer.gated`."""
     out = _shape_of_result(gate_up, width)
     _launch(swiglu_forward, gate_up.numel() // (2 * width), width, gate_up.contiguous(), out)
     return out
@@ -75,14 +73,8 @@ def gated(gate_up: Tensor, width: int) -> Tensor:
 def gradient(gate_up: Tensor, grad: Tensor, width: int) -> Tensor:
     """Of gate_up, from that of the result."""
     out = torch.empty_like(gate_up, memory_format=torch.contiguous_format)
-    _launch(
-        swiglu_backward,
-        gate_up.numel() // (2 * width),
-        width,
-        gate_up.contiguous(),
-        grad.contiguous(),
-        out,
-    )
+    num_runs = gate_up.numel() // (2 * width)
+    _launch(swiglu_backward, num_runs, width, gate_up.contiguous(), grad.contiguous(), out)
     return out
 
 

@@ -1,2 +1,1 @@
-"""Fitting into memory: what is computed again, cut into pieces, or kept elsewhere. The answer stays
-that of the plain run."""
+"""Fitting into memory: what is recomputed, cut into pieces, or kept elsewhere."""

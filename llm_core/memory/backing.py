@@ -42,8 +42,7 @@ def padded(num_bytes: int) -> int:
 
 
 def allocate(num_bytes: int, pinned: bool = False) -> Tensor:
-    """Bytes in main memory that begin where memory pages do; pinned, so that a GPU copies from and
-    to them during other work."""
+    """Bytes in main memory, aligned to its pages; a GPU can copy pinned ones while it computes."""
     if pinned:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
     memory = mmap.mmap(-1, max(ALIGNMENT, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -51,7 +50,7 @@ def allocate(num_bytes: int, pinned: bool = False) -> Tensor:
 
 
 class InMemory:
-    """Bytes in main memory. Raises ConfigError where there are not so many."""
+    """Bytes in main memory. Raises ConfigError where memory is short."""
 
     def __init__(self, num_bytes: int, pinned: bool) -> None:
         try:
@@ -63,8 +62,9 @@ class InMemory:
                 weakref.finalize(self, unpin, self.bytes_N.data_ptr())
         except (OSError, RuntimeError) as error:
             raise ConfigError(
-                f"optim.state_in (host) needs {num_bytes / 1e6:.1f} MB of main memory, which cannot"
-                f" be had ({error}); use state_in=disk, or share the state among more processes"
+                f"optim.state_in (host) needs {num_bytes / 1e6:.1f} MB of main memory, which is"
+                f" unavailable ({error}); use optim.state_in=disk, or share the state among more"
+                " processes"
             ) from error
 
 
@@ -84,14 +84,16 @@ class OnDisk:
     def __init__(self, num_bytes: int, folder: Path) -> None:
         if sys.platform != "linux":
             raise ConfigError(
-                f"optim.state_in (disk) needs Linux, this is {sys.platform}; use host"
+                f"optim.state_in (disk) needs Linux, this is {sys.platform}; use"
+                " optim.state_in=host"
             )
         self.folder, self.traffic = folder, Traffic()
         size = max(ALIGNMENT, num_bytes)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Open as long as the process.
+            # Closed with this object, also where no room is left.
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+            weakref.finalize(self, self._file.close)
             os.posix_fallocate(self._file.fileno(), 0, size)
         except OSError as error:
             raise ConfigError(
@@ -112,16 +114,14 @@ class OnDisk:
         return True
 
     def read(self, extents: Sequence[Extent], buffer_N: Tensor) -> None:
-        """Ranges of the file, one after another, into a buffer that begins where memory pages
-        do."""
+        """Ranges of the file in turn, into a buffer that begins where memory pages do."""
         began = time.perf_counter()
         self._move(os.preadv, extents, buffer_N)
         self.traffic.read_s += time.perf_counter() - began
         self.traffic.read_bytes += sum(end - begin for begin, end in extents)
 
     def write(self, extents: Sequence[Extent], buffer_N: Tensor) -> None:
-        """A buffer, which begins where memory pages do, into ranges of the file, one after
-        another."""
+        """A buffer that begins where memory pages do, into ranges of the file in turn."""
         began = time.perf_counter()
         self._move(os.pwritev, extents, buffer_N)
         self.traffic.write_s += time.perf_counter() - began
@@ -131,8 +131,7 @@ class OnDisk:
         self.traffic = Traffic()
 
     def leave_cache(self) -> None:
-        """After use of `bytes_N`: put what changed on the disk, and take all of it from memory and
-        the kernel's cache."""
+        """After use of `bytes_N`: flush what changed, and drop it from memory and kernel cache."""
         self._map.flush()
         self._map.madvise(mmap.MADV_DONTNEED)
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

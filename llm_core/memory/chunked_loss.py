@@ -26,13 +26,13 @@ from torch.func import functional_call
 from llm_core.compat import keeps_graph
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.loss import CrossEntropy, HeadLoss, token_losses, whole_head_loss
+from llm_core.model.precision import product_dtype
 
 # B batch · T tokens · N tokens of all rows · D model width · V vocabulary
 
 
 def head_loss(config: MemoryConfig, cross_entropy: CrossEntropy = token_losses) -> HeadLoss:
-    """The loss of a head, whole or in chunks. cross_entropy: of logits of whole tokens, or of this
-    process's part of the ids."""
+    """The loss of a head, whole or in chunks; cross_entropy may be of a part of the ids."""
     if config.loss_chunk_tokens:
         return ChunkedHeadLoss(config.loss_chunk_tokens, cross_entropy)
     return partial(whole_head_loss, cross_entropy=cross_entropy)
@@ -40,8 +40,7 @@ def head_loss(config: MemoryConfig, cross_entropy: CrossEntropy = token_losses) 
 
 @dataclass(frozen=True)
 class ChunkedHeadLoss:
-    """(head, hidden_BTD, targets_BT) → (nats summed, losses_BT detached), with the logits of
-    `chunk_tokens` at a time."""
+    """(head, hidden_BTD, targets_BT) → (summed nats, losses_BT), `chunk_tokens` at a time."""
 
     chunk_tokens: int
     cross_entropy: CrossEntropy = token_losses
@@ -110,25 +109,14 @@ class _ChunkedLoss(torch.autograd.Function):
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
         # Where nobody comes back for them, gradients are scaled in place: the head's is as large as
         # the head in float32.
+        # `.data`, since changes of saved tensors are counted and refused.
         scale = Tensor.mul if keeps_graph() else Tensor.mul_
         gradient_ND, *sums = (scale(saved.data, factors[0]) for saved in ctx.saved_tensors)
         rest = iter(sums)
-        return (
-            None,
-            None,
-            gradient_ND,
-            None,
-            *(next(rest) if needed else None for needed in ctx.needs_input_grad[4:]),
-        )
+        of_weights = (next(rest) if needed else None for needed in ctx.needs_input_grad[4:])
+        return None, None, gradient_ND, None, *of_weights
 
 
 def working_copies(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Leaves that hold the weights in the dtype of their products: under autocast each is cast
-    once, not once per piece."""
-    copies = []
-    for weight in weights:
-        kind, copy = weight.device.type, weight.detach()
-        if torch.is_autocast_enabled(kind) and weight.dtype != torch.float64:
-            copy = copy.to(torch.get_autocast_dtype(kind))
-        copies.append(copy.requires_grad_(weight.requires_grad))
-    return copies
+    """Leaves in the dtype of their products, so that autocast casts each once and not per piece."""
+    return [w.detach().to(product_dtype(w)).requires_grad_(w.requires_grad) for w in weights]

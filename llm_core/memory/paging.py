@@ -29,8 +29,7 @@ NUM_BUFFERS = 3
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A tensor, the shape it will have, and the byte of the backing where it begins: a multiple of
-    `ALIGNMENT`."""
+    """A tensor, its shape in use, and its first byte in the backing, a multiple of `ALIGNMENT`."""
 
     tensor: Tensor
     shape: torch.Size
@@ -58,12 +57,8 @@ class Page:
 
     def enter(self, buffer_N: Tensor) -> None:
         """Let the tensors lie in a buffer that holds the page."""
-        self._lay(
-            [
-                self._view(one, buffer_N, begin)
-                for one, begin in zip(self._placed, self._offsets, strict=True)
-            ]
-        )
+        places = zip(self._placed, self._offsets, strict=True)
+        self._lay([self._view(one, buffer_N, begin) for one, begin in places])
 
     def leave(self) -> None:
         """Let the tensors lie where they rest."""
@@ -71,11 +66,8 @@ class Page:
 
     @staticmethod
     def _view(one: Placed, bytes_N: Tensor, begin: int) -> Tensor:
-        return (
-            bytes_N[begin : begin + one.shape.numel() * one.tensor.itemsize]
-            .view(one.tensor.dtype)
-            .view(one.shape)
-        )
+        own_N = bytes_N[begin : begin + one.shape.numel() * one.tensor.itemsize]
+        return own_N.view(one.tensor.dtype).view(one.shape)
 
     def _lay(self, places: Sequence[Tensor]) -> None:
         for one, place in zip(self._placed, places, strict=True):
@@ -83,8 +75,7 @@ class Page:
 
 
 class Lanes:
-    """Buffers on a device, and a way there and back on which copies run beside its other work. On a
-    CPU copies are plain."""
+    """Buffers on a device, and streams on which copies run beside its work; plain on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self.on_gpu = device, device.type == "cuda"
@@ -107,12 +98,9 @@ class Lanes:
         return sum(buffer.numel() for buffer in self._buffers)
 
     def bring(self, number: int, chunks: Sequence[Tensor]) -> Tensor:
-        """A buffer that will hold the chunks, one after another, for work that is given to the
-        device from now on."""
-        buffer, free = (
-            self._buffers[number % len(self._buffers)],
-            self._free[number % len(self._buffers)],
-        )
+        """A buffer that will hold the chunks in turn, for work given to the device from now on."""
+        slot = number % len(self._buffers)
+        buffer, free = self._buffers[slot], self._free[slot]
         with self._on(self._there):
             if free is not None:
                 free.wait(self._there)
@@ -122,8 +110,7 @@ class Lanes:
         return buffer
 
     def send(self, number: int, chunks: Sequence[Tensor]) -> Any:
-        """The buffer of this page to its chunks, after the work given so far; an event that says
-        when, None: now."""
+        """Copy this page's buffer to its chunks after the work so far; an event, None if done."""
         slot = number % len(self._buffers)
         if self._back is not None:
             self._back.wait_stream(torch.cuda.current_stream(self._device))
@@ -148,8 +135,7 @@ class Lanes:
 
 
 class Pager:
-    """Pages of tensors, which must be zeros, in a backing; lanes: to the device where they are
-    updated, None: main memory."""
+    """Pages of tensors that are zeros; lanes: to the device of the update, None: main memory."""
 
     def __init__(
         self,
@@ -163,10 +149,8 @@ class Pager:
         self.waited_s = 0.0
         """For what came from the disk or went there."""
         self._is_clean = self._file is not None
-        size, count = (
-            max((page.num_bytes for page in self.pages), default=0),
-            min(NUM_BUFFERS, len(self.pages)),
-        )
+        size = max((page.num_bytes for page in self.pages), default=0)
+        count = min(NUM_BUFFERS, len(self.pages))
         if lanes is not None:
             lanes.make_room(max(ALIGNMENT, size), max(1, count))
         if self._file is not None:
@@ -186,16 +170,14 @@ class Pager:
         return sum(map(len, self._buffers)) if self._file is not None else len(self.backing.bytes_N)
 
     def turns(self) -> Iterator[int]:
-        """The number of each page while its tensors can be used; what is changed in its turn is
-        kept."""
+        """The number of each page while its tensors can be used; changes in its turn are kept."""
         if self._file is None:
             yield from self._turns_in_memory()
         else:
             yield from self._turns_on_disk(self._file)
 
     def settle(self) -> None:
-        """Before tensors are used where they rest, as by a checkpoint: let what is on the way
-        arrive."""
+        """Before tensors are used where they rest, as by a checkpoint: let copies arrive."""
         if self._lanes is not None:
             self._lanes.wait()
         self._is_clean = False
@@ -213,6 +195,7 @@ class Pager:
             self._lanes.send(number, page.chunks)
 
     def _turns_on_disk(self, file: OnDisk) -> Iterator[int]:
+        # What was written through the map must be on the disk before it is read past the cache.
         if not self._is_clean:
             file.leave_cache()
             self._is_clean = True

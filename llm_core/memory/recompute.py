@@ -19,12 +19,9 @@ out: a budget of bytes.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -32,9 +29,6 @@ from torch.utils.checkpoint import (
 )
 
 from llm_core.memory.config import MemoryConfig
-from llm_core.model.attend import Mask
-from llm_core.model.attention import KeyValueCache
-from llm_core.model.masks import CAUSAL
 from llm_core.model.transformer import Transformer
 
 PRODUCTS = frozenset(
@@ -56,42 +50,20 @@ KEPT = frozenset(
         "textmill::gather_product",
     }
 )
-"""Attention, and what other processes sent where the operation gives it back; others write it into
-a buffer and run again."""
+"""Attention, and exchanges that give their result back; those into a buffer run again."""
 
 
 def apply_recompute(model: Transformer, config: MemoryConfig) -> None:
-    """Let the blocks of this process that are chosen recompute. After tensor parallelism, before
-    compiling and FSDP."""
+    """Let the blocks of this process that are chosen recompute."""
+    options = {"context_fn": _selective} if config.recompute == "selective" else {}
+    run = partial(checkpoint, use_reentrant=False, preserve_rng_state=False, **options)
     for block in model.own_blocks:
-        if is_recomputed(block.attention.layer, config):
-            # On the instance, so that names of weights stay and hooks of FSDP lie around it.
-            contexts = _selective if config.recompute == "selective" else None
-            block.forward = functools.partial(_recomputed, block.forward, contexts)  # type: ignore[method-assign]
-
-
-def is_recomputed(layer: int, config: MemoryConfig) -> bool:
-    """By the layer's place in the whole model, so that pipelines recompute what one process
-    would."""
-    return config.recompute in ("selective", "full") or (
-        config.recompute == "every" and layer % config.every_k == 0
-    )
-
-
-def _recomputed(
-    forward: Callable[..., Tensor],
-    contexts: Callable[[], Any] | None,
-    x_BTD: Tensor,
-    rope: tuple[Tensor, Tensor] | None,
-    mask: Mask = CAUSAL,
-    cache: KeyValueCache | None = None,
-) -> Tensor:
-    if cache is not None or not torch.is_grad_enabled():  # a cache would be filled twice
-        return forward(x_BTD, rope, mask, cache)
-    options = {} if contexts is None else {"context_fn": contexts}
-    return checkpoint(
-        forward, x_BTD, rope, mask, use_reentrant=False, preserve_rng_state=False, **options
-    )
+        # By the layer's place in the whole model, so that pipelines recompute what one process
+        # would.
+        if config.recompute in ("selective", "full") or (
+            config.recompute == "every" and block.attention.layer % config.every_k == 0
+        ):
+            block.recompute = run
 
 
 def _selective() -> Any:
@@ -102,6 +74,7 @@ class _Policy:
     """Keep or recompute, for the operations of one pass through one block."""
 
     def __init__(self) -> None:
+        # Of the first pass and of its repetition, which must decide alike.
         self.num_products = {False: 0, True: 0}
 
     def __call__(

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from llm_core.memory.chunked_loss import working_copies
 from llm_core.memory.config import MemoryConfig
-from llm_core.model.transformer import SwiGLU, Transformer
+from llm_core.model.transformer import FeedForward, Transformer, as_it_is
 
 # B batch · T tokens · D model width · F channels of a tile
 
@@ -35,98 +35,84 @@ Exchange = Callable[[Tensor], Tensor]
 def apply_tiling(
     model: Transformer,
     config: MemoryConfig,
-    enter: Exchange | None = None,
-    leave: Exchange | None = None,
+    enter: Exchange = as_it_is,
+    leave: Exchange = as_it_is,
 ) -> None:
-    """Let the feed-forward of every block of this process run in tiles. After tensor parallelism,
-    before recomputing.
+    """Let the feed-forward of every block of this process run in tiles.
 
     enter, leave: how tensor parallelism takes the residual stream into a layer, and addends of it
     out.
     """
-    if config.ffn_tiles == 1:
-        return
-    for block in model.own_blocks:
-        tiled = TiledFeedForward(
-            block.ffn, model.config.ffn_block, config.ffn_tiles, enter or _same, leave or _same
-        )
-        block.ffn.forward = tiled  # type: ignore[method-assign]
+    if config.ffn_tiles > 1:
+        for block in model.own_blocks:
+            block.ffn.own_way = Tiles(config.ffn_tiles, enter, leave)
 
 
-@dataclass(frozen=True, eq=False)
-class TiledFeedForward:
-    """x_BTD → the output of `ffn`, of which this process may hold some blocks of channels."""
+@dataclass(frozen=True)
+class Tiles:
+    """(feed-forward, or this process's blocks of its channels; x_BTD) → its output."""
 
-    ffn: nn.Module
-    block: int
-    """Channels of a block."""
-    num_tiles: int
+    number: int
     enter: Exchange
     leave: Exchange
 
-    def __call__(self, x_BTD: Tensor) -> Tensor:
-        into, down = self.layers
+    def __call__(self, ffn: FeedForward, x_BTD: Tensor) -> Tensor:
+        into, down = ffn.into, ffn.down
         weights = [weight for weight in (into.weight, down.weight, into.bias) if weight is not None]
-        out_BTD = self.leave(cast(Tensor, _Tiled.apply(self, self.enter(x_BTD), *weights)))
+        x_BTD = self.enter(x_BTD)
+        out_BTD = self.leave(cast(Tensor, _Tiled.apply(ffn, self.number, x_BTD, *weights)))
         return out_BTD if down.bias is None else out_BTD + down.bias.to(out_BTD.dtype)
 
-    @property
-    def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        into = self.ffn.gate_up if isinstance(self.ffn, SwiGLU) else self.ffn.up
-        return cast(nn.Linear, into), cast(nn.Linear, self.ffn.down)
 
-    def tiles(self, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-        """Views of (weight into the inner width, weight out of it, and bias where there is one), or
-        of their gradients."""
-        num_blocks = tensors[1].shape[1] // self.block
-        rows = tensors[0].shape[0] // num_blocks
-        for tile in range(self.num_tiles):
-            begin, end = (number * num_blocks // self.num_tiles for number in (tile, tile + 1))
-            inner = slice(begin * rows, end * rows)
-            outer = tensors[1][:, begin * self.block : end * self.block]
-            yield [tensors[0][inner], outer, *(bias[inner] for bias in tensors[2:])]
+def _tiles(ffn: FeedForward, number: int, tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Views of a tile of the weights (into the inner width, out of it, bias), or of gradients."""
+    num_blocks = tensors[1].shape[1] // ffn.block
+    rows = tensors[0].shape[0] // num_blocks
+    for tile in range(number):
+        begin, end = (n * num_blocks // number for n in (tile, tile + 1))
+        inner = slice(begin * rows, end * rows)
+        outer = tensors[1][:, begin * ffn.block : end * ffn.block]
+        yield [tensors[0][inner], outer, *(bias[inner] for bias in tensors[2:])]
 
-    def part(self, x_BTD: Tensor, into: Tensor, down: Tensor, bias: Tensor | None = None) -> Tensor:
-        """What the channels of a tile add to the output."""
-        inner = F.linear(x_BTD, into, bias)
-        if isinstance(self.ffn, SwiGLU):
-            inner = self.ffn.gated(inner, self.block)
-        else:
-            inner = F.gelu(inner, approximate="tanh")
-        return F.linear(inner, down)
+
+def _part(
+    ffn: FeedForward, x_BTD: Tensor, into: Tensor, down: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """What the channels of a tile add to the output."""
+    return F.linear(ffn.activate(F.linear(x_BTD, into, bias)), down)
 
 
 class _Tiled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, run: TiledFeedForward, x_BTD: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, ffn: FeedForward, number: int, x_BTD: Tensor, *weights: Tensor) -> Tensor:
         kind = x_BTD.device.type
-        ctx.run, ctx.arithmetic = (
-            run,
-            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)),
-        )
+        ctx.ffn, ctx.number = ffn, number
+        ctx.arithmetic = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         ctx.save_for_backward(x_BTD, *weights)
-        parts = (run.part(x_BTD, *working_copies(tile)) for tile in run.tiles(weights))
-        return _sum(parts)
+        return _sum(
+            _part(ffn, x_BTD, *working_copies(tile)) for tile in _tiles(ffn, number, weights)
+        )
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x_BTD, *weights = ctx.saved_tensors
         found = [torch.zeros_like(weight) for weight in weights]
+        of_tiles = (_tiles(ctx.ffn, ctx.number, tensors) for tensors in (weights, found))
 
         def parts() -> Iterator[Tensor]:
-            for tile, gradients in zip(ctx.run.tiles(weights), ctx.run.tiles(found), strict=True):
+            for tile, gradients in zip(*of_tiles, strict=True):
                 with torch.enable_grad(), torch.autocast(*ctx.arithmetic):
                     x, *leaves = (
                         tensor.requires_grad_()
                         for tensor in (x_BTD.detach(), *working_copies(tile))
                     )
-                    part = ctx.run.part(x, *leaves)
+                    part = _part(ctx.ffn, x, *leaves)
                 grad, *others = torch.autograd.grad(part, (x, *leaves), grads[0])
                 for gradient, other in zip(gradients, others, strict=True):
                     gradient.copy_(other)
                 yield grad
 
-        return None, _sum(parts()), *found
+        return None, None, _sum(parts()), *found
 
 
 def _sum(parts: Iterator[Tensor]) -> Tensor:
@@ -136,7 +122,3 @@ def _sum(parts: Iterator[Tensor]) -> Tensor:
     for part in parts:
         total += part
     return total.to(first.dtype)
-
-
-def _same(x_BTD: Tensor) -> Tensor:
-    return x_BTD

@@ -18,7 +18,6 @@ but a mask.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -71,8 +70,7 @@ def attend(
 def prepare_backend(
     backend: str, device: torch.device, heads: flash4.Heads = (2, 1, 64)
 ) -> Backend:
-    """The backend, ready on this device for such heads. Raises ConfigError where it is
-    unavailable."""
+    """The backend, ready for such heads on this device. Raises ConfigError where it is missing."""
     if backend not in get_args(Backend):
         raise ConfigError(
             f"attention backend ({backend}) must be one of {', '.join(get_args(Backend))}"
@@ -83,31 +81,26 @@ def prepare_backend(
             " use sdpa"
         )
     if backend == "fa3":
-        _activate("FA3", device)
+        _activate_fa3(device)
     if backend == "fa4":
         flash4.check(device, heads)
     return cast(Backend, backend)
 
 
 @functools.cache
-def _activate(implementation: str, device: torch.device) -> None:
-    """Let torch's flash attention be that of a package, and see that both passes run: its versions
-    do not fit every torch."""
+def _activate_fa3(device: torch.device) -> None:
+    """Let torch use the package for flash attention, and run both passes to see that it fits."""
     attention: Any = torch.nn.attention
-    if not hasattr(attention, "activate_flash_attention_impl"):
-        raise ConfigError(
-            f"attention backend ({implementation.lower()}) needs torch 2.11 or newer; use sdpa"
-        )
     x_BHTD = torch.zeros(1, 1, 128, 64, dtype=torch.bfloat16, device=device, requires_grad=True)
     try:
-        attention.activate_flash_attention_impl(implementation)
+        attention.activate_flash_attention_impl("FA3")
         with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION), torch.enable_grad():
             mixed_BHTD = F.scaled_dot_product_attention(x_BHTD, x_BHTD, x_BHTD, is_causal=True)
             torch.autograd.grad(mixed_BHTD.sum(), x_BHTD)
     except (ImportError, TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"attention backend ({implementation.lower()}) is not installed, or not as this torch"
-            f" takes it ({error}); use sdpa"
+            f"attention backend (fa3) is not installed or does not fit this torch ({error}); use"
+            " sdpa"
         ) from error
 
 
@@ -123,10 +116,8 @@ def _sdpa(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Mask) -> Tensor:
 def _reference(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: Mask) -> Tensor:
     precise = torch.promote_types(q_BHQD.dtype, torch.float32)
     group = q_BHQD.shape[1] // k_BHKD.shape[1]
-    q, k, v = (
-        q_BHQD.to(precise),
-        *(x.to(precise).repeat_interleave(group, dim=1) for x in (k_BHKD, v_BHKD)),
-    )
+    q = q_BHQD.to(precise)
+    k, v = (x.to(precise).repeat_interleave(group, dim=1) for x in (k_BHKD, v_BHKD))
     scores_BHQK = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     allowed = _dense(q_BHQD, k_BHKD, mask)
     if allowed is not None:
@@ -181,20 +172,11 @@ def _varlen(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: AttentionMask)
     bounds = mask.made[name]
     batch, _, tokens, _ = q_BHQD.shape
     group = q_BHQD.shape[1] // k_BHKD.shape[1]
-    q, k, v = (
-        q_BHQD,
-        *(x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k_BHKD, v_BHKD)),
-    )
-    q_NHD, k_NHD, v_NHD = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
-    causal: dict[str, Any] = {
-        "window_size": (mask.pattern.window - 1 if mask.pattern.window else -1, 0)
-    }
-    if "window_size" not in inspect.signature(varlen_attn).parameters:  # before torch 2.11
-        if mask.pattern.window:
-            raise _refusal("varlen", mask, "no windows before torch 2.11")
-        causal = {"is_causal": True}
-    mixed_NHD = cast(
-        Tensor, varlen_attn(q_NHD, k_NHD, v_NHD, bounds, bounds, tokens, tokens, **causal)
+    k, v = (x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k_BHKD, v_BHKD))
+    q_NHD, k_NHD, v_NHD = (x.transpose(1, 2).flatten(0, 1) for x in (q_BHQD, k, v))
+    reach = mask.pattern.window - 1 if mask.pattern.window else -1, 0
+    mixed_NHD: Tensor = varlen_attn(
+        q_NHD, k_NHD, v_NHD, bounds, bounds, tokens, tokens, window_size=reach
     )
     return mixed_NHD.unflatten(0, (batch, tokens)).transpose(1, 2)
 

@@ -1,5 +1,4 @@
-"""Causal grouped-query attention (Ainslie et al., 2023) over one fused query-key-value
-projection."""
+"""Causal grouped-query attention (Ainslie et al., 2023) over one fused projection."""
 
 from __future__ import annotations
 
@@ -25,12 +24,10 @@ class KeyValueCache(Protocol):
     """
 
     def mask(self, num_queries: int) -> Tensor | None:
-        """Boolean, broadcastable to B1TK, True where a query of the coming pass may attend; None:
-        everywhere."""
+        """Boolean, broadcastable to B1TK: where a coming query may attend; None: everywhere."""
 
     def update(self, layer: int, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of this pass, and give back all of the layer as k_BHKD,
-        v_BHKD."""
+        """Store the keys and values of this pass; all of the layer so far, k_BHKD and v_BHKD."""
 
 
 Mix = Callable[[Tensor, Tensor, Tensor, Mask, Backend], Tensor]
@@ -38,8 +35,7 @@ Mix = Callable[[Tensor, Tensor, Tensor, Mask, Backend], Tensor]
 
 
 SplitHeads = Callable[[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, Tensor, Tensor]]
-"""qkv_BTGHD, tables of `rope_tables` → q_BHTD and k_BGTD, turned, and v_BGTD; or k and v for each
-query head."""
+"""qkv_BTGHD, `rope_tables` → turned q_BHTD and k_BGTD, v_BGTD; or k and v per query head."""
 
 
 class Attention(nn.Module):
@@ -60,11 +56,8 @@ class Attention(nn.Module):
         self.mix, self.backend, self.own_split = attend, "sdpa", None
         self.group_size, self.head_dim = config.num_heads // config.num_kv_heads, config.head_dim
         # Rows: for each key/value head its query heads, the key, the value (llm_core.model.fused).
-        self.qkv = nn.Linear(
-            config.dim,
-            (config.num_heads + 2 * config.num_kv_heads) * config.head_dim,
-            bias=config.qkv_bias,
-        )
+        width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        self.qkv = nn.Linear(config.dim, width, bias=config.qkv_bias)
         self.out = nn.Linear(config.attention_dim, config.dim, bias=config.out_bias)
         self.qk_norm = config.qk_norm
         if config.qk_norm:

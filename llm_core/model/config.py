@@ -17,8 +17,7 @@ Family = Literal["llama", "qwen2", "qwen3", "gpt2"]
 """The Hugging Face class that computes the same logits, as its `model_type`."""
 
 MAX_FFN_BLOCKS = 16
-"""Enough for the tensor ranks of a machine. Part of every checkpoint: the rows of gate_up stand in
-its order."""
+"""Enough for the tensor ranks of a machine. Checkpoints depend on it: gate_up is in its order."""
 
 
 @dataclass(frozen=True)
@@ -111,22 +110,23 @@ class ModelConfig:
         if self.own_head_dim < 0 or self.own_head_dim % 2:
             raise ConfigError(
                 f"own_head_dim ({self.own_head_dim}) must be even, because rotary positions turn"
-                " pairs; 0: dim / num_heads"
+                " pairs; 0 takes dim / num_heads"
             )
         if not self.own_head_dim and (
             self.dim % self.num_heads or (self.dim // self.num_heads) % 2
         ):
-            rule = (
-                f"must be an even multiple of num_heads ({self.num_heads}), because rotary"
-                " positions turn pairs of channels"
-            )
+            even = 2 * self.num_heads
             raise ConfigError(
-                f"dim ({self.dim}) {rule}; try dim={_next_multiple(self.dim, 2 * self.num_heads)}"
+                f"dim ({self.dim}) must be an even multiple of num_heads ({self.num_heads}),"
+                " because rotary positions turn pairs of channels; try"
+                f" dim={-(-self.dim // even) * even}"
             )
         if self.num_heads % self.num_kv_heads:
             divisors = [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0]
-            rule = f"must divide num_heads ({self.num_heads})"
-            raise ConfigError(f"num_kv_heads ({self.num_kv_heads}) {rule}; choose from {divisors}")
+            raise ConfigError(
+                f"num_kv_heads ({self.num_kv_heads}) must divide num_heads ({self.num_heads});"
+                f" choose from {divisors}"
+            )
         if not self.rope_theta > 0 or not self.norm_eps > 0:
             raise ConfigError(
                 f"rope_theta ({self.rope_theta}) and norm_eps ({self.norm_eps}) must be positive;"
@@ -140,8 +140,7 @@ class ModelConfig:
 
     @property
     def ffn_blocks(self) -> int:
-        """Runs of channels that the inner width is cut into: the most processes that gate and up
-        can be shared by."""
+        """Runs of inner channels: the most processes that can share gate and up."""
         return math.gcd(self.ffn_dim, MAX_FFN_BLOCKS)
 
     @property
@@ -182,12 +181,11 @@ class ModelConfig:
         raise ConfigError(
             f"qkv_bias, out_bias, ffn_bias {biases} with qk_norm {self.qk_norm} is neither Llama"
             " (qkv_bias = out_bias, no qk_norm), Qwen 2 (qkv_bias alone) nor Qwen 3 (qk_norm,"
-            " qkv_bias = out_bias, no ffn_bias); drop the odd one"
+            " qkv_bias = out_bias, no ffn_bias); choose one of these"
         )
 
     def matmul_parameters(self) -> int:
-        """Weights that every token is multiplied with: matrices but input embedding and positions;
-        a tied head counts."""
+        """Weights that every token is multiplied with; the head counts, also if tied."""
         qkv = self.dim * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         attention_out = self.attention_dim * self.dim
         ffn = (3 if self.ffn == "swiglu" else 2) * self.dim * self.ffn_dim
@@ -218,10 +216,6 @@ class ModelConfig:
         """
         attention = (6 if causal else 12) * self.num_layers * self.attention_dim * attended_tokens
         return 6 * self.matmul_parameters() + attention
-
-
-def _next_multiple(value: int, of: int) -> int:
-    return -(-value // of) * of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,11 +40,16 @@ def apply_float8(model: Transformer, device: torch.device, kernels: str = "torch
             "train.float8 (true) needs a GPU with 8-bit products (Ada, Hopper), this is"
             f" {torch.cuda.get_device_name(device)}"
         )
+    rounds = quantize
+    if kernels != "torch":
+        from llm_core.kernels import float8_triton
+
+        rounds = float8_triton.quantize
     for block in model.own_blocks:
         for owner in list(block.modules()):
             for name, layer in list(owner.named_children()):
                 if isinstance(layer, nn.Linear):
-                    setattr(owner, name, Float8Linear(layer, quantize_by(kernels)))
+                    setattr(owner, name, Float8Linear(layer, rounds))
 
 
 class Float8Linear(nn.Module):
@@ -60,15 +65,6 @@ class Float8Linear(nn.Module):
         if self.bias is not None:
             y_NF = y_NF + self.bias.to(y_NF.dtype)
         return y_NF.unflatten(0, x.shape[:-1])
-
-
-def quantize_by(kernels: str) -> Quantize:
-    """What rounds to 8 bits under these `train.kernels`."""
-    if kernels == "torch":
-        return quantize
-    from llm_core.kernels import float8_triton
-
-    return float8_triton.quantize
 
 
 class _Product(torch.autograd.Function):
@@ -91,6 +87,7 @@ class _Product(torch.autograd.Function):
         x8_DN, x_scale, weight8_DF, weight_scale = ctx.saved_tensors
         x_dtype, weight_dtype = ctx.dtypes
         dy8_NF, dy8_FN, dy_scale = ctx.to_8_bits(gradients[0], GRADIENTS)
+        # Frozen weights, or inputs without gradient, save a product.
         dx_ND = dweight_FD = None
         if ctx.needs_input_grad[0]:
             dx_ND = _multiply(dy8_NF, weight8_DF, dy_scale, weight_scale, x_dtype)

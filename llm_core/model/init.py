@@ -20,8 +20,7 @@ from torch import Tensor
 from llm_core.model.transformer import Transformer, global_name
 
 Write = Callable[[str, torch.nn.Parameter, Tensor], None]
-"""(global name, parameter, whole initial value): puts the value into the parameter, or this rank's
-piece of it."""
+"""(global name, parameter, whole initial value): writes the value, or this rank's piece."""
 
 
 def init_weights(
@@ -38,15 +37,11 @@ def init_weights(
     residual_std = weight_std / math.sqrt(2 * model.config.num_layers)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            std = (
-                residual_std
-                if name.endswith(("attention.out.weight", "ffn.down.weight"))
-                else weight_std
-            )
+            leads_back = name.endswith(("attention.out.weight", "ffn.down.weight"))
+            std = residual_std if leads_back else weight_std
             found = global_name(model.config, name)
-            value = initial_value(
-                found, parameter.shape if shapes is None else shapes[found], std, seed
-            )
+            shape = parameter.shape if shapes is None else shapes[found]
+            value = initial_value(found, shape, std, seed)
             if write is None:
                 parameter.copy_(value)
             else:

@@ -1,5 +1,4 @@
-"""Cross-entropy of next tokens, as a sum with its count: means are taken once, over the whole
-global batch."""
+"""Cross-entropy of next tokens, as a sum: its mean is taken over the whole global batch."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ def _plain_losses(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
 
 
 class _TokenLosses(torch.autograd.Function):
-    """As `_plain_losses`, whose backward makes two more tensors as large as the logits; here it
-    writes over the one kept."""
+    """As `_plain_losses`, without the two more tensors as large as logits in its backward."""
 
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:

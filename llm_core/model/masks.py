@@ -32,8 +32,7 @@ from llm_core.config import ConfigError
 # documents of all rows
 
 MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(row, head, query, key) index tensors → whether the query may attend the key, broadcast;
-FlexAttention's `mask_mod`."""
+"""(row, head, query, key) indices → whether the query may attend; as FlexAttention's `mask_mod`."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,7 @@ class AttentionMask:
         return may_attend
 
     def dense(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
-        """allowed_B1QK, or allowed_11QK where all rows are alike. No row of it is empty: every
-        query sees itself."""
+        """allowed_B1QK, or 11QK where all rows are alike. Every query sees at least itself."""
         name = ("dense", num_queries, num_keys, device)
         if name not in self.made:
             rows = 1 if self.documents_BK is None else len(self.documents_BK)
@@ -134,12 +132,12 @@ def restarting_positions(documents_BT: Tensor) -> Tensor:
     columns_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
     first_BT = torch.ones_like(documents_BT, dtype=torch.bool)
     first_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
+    # The latest column so far in which a document begins.
     return columns_T - torch.where(first_BT, columns_T, 0).cummax(dim=1).values
 
 
 def segment_bounds(documents_BT: Tensor) -> Tensor:
-    """int32 bounds (S + 1,) of the documents in the rows laid end to end; no document goes on in
-    the next row."""
+    """int32 bounds (S + 1,) of documents in rows laid end to end; each row begins a new one."""
     first_BT = restarting_positions(documents_BT) == 0
     return F.pad(first_BT.flatten().nonzero().flatten(), (0, 1), value=documents_BT.numel()).int()
 
@@ -151,6 +149,7 @@ def causal_pairs(pattern: Pattern, documents_BT: Tensor) -> Tensor:
     As areas, not counts: a document of n tokens that is attended whole has n² / 2 pairs, the
     convention of FLOPs.
     """
+    # Those before it and half of itself, which makes n² / 2 of n tokens.
     before_BT = restarting_positions(documents_BT).double() + 0.5
     if pattern.block:
         before_BT %= pattern.block

@@ -26,8 +26,7 @@ PRECISE = (torch.float32, torch.float64)
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
-    """The norm of the residual stream: RMSNorm, or LayerNorm (Ba et al., 2016) with weight and
-    bias."""
+    """The residual stream's norm: RMSNorm, or LayerNorm (Ba et al., 2016) with weight and bias."""
     if config.norm == "layer":
         return LayerNorm(config.dim, config.norm_eps)
     return RMSNorm(config.dim, config.norm_eps)
@@ -71,8 +70,7 @@ def _is_norm_of_many_operations(x_BTD: Tensor) -> bool:
 
 
 class _RMSNorm(torch.autograd.Function):
-    """The formula of F.rms_norm to the bit, with its gradient in half as many passes over
-    memory."""
+    """The formula of F.rms_norm to the bit; its gradient takes half as many passes over memory."""
 
     @staticmethod
     def forward(ctx: Any, x_BTD: Tensor, weight_D: Tensor, eps: float) -> Tensor:

@@ -1,5 +1,4 @@
-"""Chooses what computes the operations between the products of a block: torch, or our own kernels,
-each one pass over memory."""
+"""Chooses what computes the operations between products: torch, or one-pass kernels of ours."""
 
 from __future__ import annotations
 
@@ -13,13 +12,11 @@ from llm_core.model.attention import SplitHeads
 from llm_core.model.config import ModelConfig
 from llm_core.model.norm import AddNorm, RMSNorm
 from llm_core.model.precision import HALF_DTYPES
-from llm_core.model.swiglu import Gated, OwnProducts
-from llm_core.model.transformer import Block, SwiGLU
+from llm_core.model.transformer import Block, Gated, SwiGLU
 
 
 def check_kernels(kernels: str, device: torch.device, config: ModelConfig, dtype: str) -> None:
-    """Raises ConfigError where `train.kernels` are unavailable on this device for this model in
-    `train.dtype`."""
+    """Raises ConfigError where this device lacks `train.kernels` for this model and dtype."""
     if kernels == "torch":
         return
     interpreted = kernels == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
@@ -49,11 +46,13 @@ def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> 
     if kernels == "torch":
         return
     gated, add_then_norm, split_heads = triton_kernels(own_keys)
-    own_products = quack_products() if kernels == "quack" else None
     for block in blocks:
         if isinstance(block.ffn, SwiGLU):
             block.ffn.gated = gated
-            block.ffn.own_products = own_products
+            if kernels == "quack":
+                from llm_core.kernels.swiglu_products import feed_forward
+
+                block.ffn.own_way = feed_forward
         if isinstance(block.ffn_norm, RMSNorm):
             block.add_norm = add_then_norm
         if not block.attention.qk_norm:
@@ -65,9 +64,3 @@ def triton_kernels(own_keys: bool) -> tuple[Gated, AddNorm, SplitHeads]:
 
     split_heads = rope_triton.split_heads_with_own_keys if own_keys else rope_triton.split_heads
     return swiglu_triton.gated, norm_triton.add_then_norm, split_heads
-
-
-def quack_products() -> OwnProducts:
-    from llm_core.kernels import swiglu_products
-
-    return swiglu_products.feed_forward

@@ -10,6 +10,7 @@ import contextlib
 from contextlib import AbstractContextManager
 
 import torch
+from torch import Tensor
 
 HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """By the name in `train.dtype`; others compute in the dtype of the weights."""
@@ -27,8 +28,14 @@ def stream_dtype(name: str) -> torch.dtype:
 
 
 def autocast(device: torch.device, dtype: str) -> AbstractContextManager[object]:
-    """The arithmetic of forward: 16-bit products, whether weights come in float32 or, by FSDP, in
-    16 bits."""
+    """Around forward: 16-bit products, whether weights are float32 or, from FSDP, 16 bits."""
     if dtype in HALF_DTYPES:
         return torch.autocast(device.type, HALF_DTYPES[dtype])
     return contextlib.nullcontext()
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Of products with x: under autocast its dtype, which float64 is never cast to."""
+    kind = x.device.type
+    is_cast = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(kind) if is_cast else x.dtype

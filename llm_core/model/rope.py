@@ -41,8 +41,7 @@ def rope_tables(
 
 
 def scale_frequencies(frequencies_D: Tensor, scaling: RopeScaling) -> Tensor:
-    """Radians per token of each pair of channels, stretched as in Llama 3.1 (Grattafiori et al.,
-    2024); see RopeScaling."""
+    """Radians per token of each channel pair, stretched as in Llama 3.1; see RopeScaling."""
     turns_D = scaling.original_max_seq_len * frequencies_D / (2 * math.pi)
     kept_frac_D = (
         (turns_D - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
@@ -51,8 +50,7 @@ def scale_frequencies(frequencies_D: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def apply_rope(x_BHTD: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor) -> Tensor:
-    """Turn each head by its position, with `rope_tables`; computed in the dtype of the tables,
-    returned in the dtype of x."""
+    """Turn each head by its position; computed in the dtype of `rope_tables`, given in x's."""
     first, second = x_BHTD.chunk(2, dim=-1)
     partner_BHTD = torch.cat((second, first), dim=-1)
     return (x_BHTD * cos_B1TD + partner_BHTD * sin_B1TD).to(x_BHTD.dtype)

@@ -6,7 +6,9 @@ By its config a Llama (Touvron et al., 2023), a Qwen 2 or 3 (Yang et al., 2024 a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,59 +22,100 @@ from llm_core.model.loss import HeadLoss, whole_head_loss
 from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
 from llm_core.model.norm import AddNorm, add_then_norm, make_norm
 from llm_core.model.rope import rope_tables
-from llm_core.model.swiglu import Gated, OwnProducts, gated
 
 # B batch · T tokens · K key positions · D model width · V vocabulary
 
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
 
+Recompute = Callable[[Callable[..., Tensor], Tensor, tuple[Tensor, Tensor] | None, Mask], Tensor]
+"""(what computes a block, its inputs) → its output."""
+
+Gated = Callable[[Tensor, int], Tensor]
+"""(gate_up [..., 2F] in blocks of channels, channels of a block) → [..., F]."""
+
 
 def global_name(config: ModelConfig, name: str) -> str:
-    """The name by which a weight is drawn and saved: that of the embedding for a head tied to it,
-    be it a copy."""
+    """The name a weight is drawn and saved by; a tied head has the embedding's, also as a copy."""
     return EMBEDDING if config.tied_embeddings and name == HEAD else name
 
 
-class SwiGLU(nn.Module):
-    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product, their rows in blocks
-    (llm_core.model.fused).
+class FeedForward(nn.Module, ABC):
+    """Into the inner width, an activation there, and `down` again.
 
-    `own_products`, where it is given, takes the place of all of it.
+    `own_way`, where it is given, takes the place of all of it: (this, x_BTD) → its output.
     """
 
-    gated: Gated
-    own_products: OwnProducts | None
+    down: nn.Linear
+    own_way: Callable[[Any, Tensor], Tensor] | None
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, into: str, width: int) -> None:
+        """into: name of the layer into the inner width, which is part of names of weights."""
         super().__init__()
-        self.block, self.gated, self.own_products = config.ffn_block, gated, None
-        self.gate_up = nn.Linear(config.dim, 2 * config.ffn_dim, bias=config.ffn_bias)
+        self.block, self.into_name, self.own_way = config.ffn_block, into, None
+        self.add_module(into, nn.Linear(config.dim, width, bias=config.ffn_bias))
         self.down = nn.Linear(config.ffn_dim, config.dim, bias=config.ffn_bias)
 
+    @property
+    def into(self) -> nn.Linear:
+        return cast(nn.Linear, getattr(self, self.into_name))
+
+    @abstractmethod
+    def activate(self, inner: Tensor) -> Tensor:
+        """The activation: what `into` gives → what `down` takes."""
+
     def forward(self, x_BTD: Tensor) -> Tensor:
-        if self.own_products is not None:
-            return self.own_products(x_BTD, self.gate_up.weight, self.down.weight, self.block)
-        return self.down(self.gated(self.gate_up(x_BTD), self.block))
+        if self.own_way is not None:
+            return self.own_way(self, x_BTD)
+        return self.down(self.activate(self.into(x_BTD)))
 
 
-class GELU(nn.Module):
+def gated(gate_up: Tensor, block: int) -> Tensor:
+    """silu(gate) * up by torch; `llm_core.model.operations` has kernels of our own."""
+    gate, up = gate_up.unflatten(-1, (-1, 2, block)).unbind(-2)
+    # Kernels of CPUs take more channels at once than a small block has, and go one by one through
+    # what is left. Where blocks are wide this costs a pass over memory, and the copy is kept for
+    # backward.
+    gate = gate.contiguous() if gate.device.type == "cpu" else gate
+    return (F.silu(gate) * up).flatten(-2)
+
+
+class SwiGLU(FeedForward):
+    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product in blocks of rows."""
+
+    gate_up: nn.Linear
+    gated: Gated
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, "gate_up", 2 * config.ffn_dim)
+        self.gated = gated
+
+    def activate(self, inner: Tensor) -> Tensor:
+        return self.gated(inner, self.block)
+
+
+class GELU(FeedForward):
     """Up, GELU in its tanh form (Hendrycks and Gimpel, 2016), down."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.up = nn.Linear(config.dim, config.ffn_dim, bias=config.ffn_bias)
-        self.down = nn.Linear(config.ffn_dim, config.dim, bias=config.ffn_bias)
+        super().__init__(config, "up", config.ffn_dim)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x_BTD), approximate="tanh"))
+    def activate(self, inner: Tensor) -> Tensor:
+        return F.gelu(inner, approximate="tanh")
 
 
 class Block(nn.Module):
+    """Attention and feed-forward, each added to the residual stream.
+
+    `recompute`, where it is given, runs the block in training and decides what backward finds of it
+    (llm_core.memory.recompute).
+    """
+
     add_norm: AddNorm
+    recompute: Recompute | None
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.add_norm = add_then_norm
+        self.add_norm, self.recompute = add_then_norm, None
         self.attention_norm = make_norm(config)
         self.attention = Attention(config, layer)
         self.ffn_norm = make_norm(config)
@@ -83,6 +126,18 @@ class Block(nn.Module):
         x_BTD: Tensor,
         rope: tuple[Tensor, Tensor] | None,
         mask: Mask = CAUSAL,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        # A cache would be filled twice.
+        if self.recompute is None or cache is not None or not torch.is_grad_enabled():
+            return self.compute(x_BTD, rope, mask, cache)
+        return self.recompute(self.compute, x_BTD, rope, mask)
+
+    def compute(
+        self,
+        x_BTD: Tensor,
+        rope: tuple[Tensor, Tensor] | None,
+        mask: Mask,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         attended_BTD = self.attention(self.attention_norm(x_BTD), rope, mask, cache)
@@ -109,7 +164,7 @@ class Transformer(nn.Module):
         self.stream_pieces = 1
         self.stream_dtype: torch.dtype | None = None
         self.head_loss: HeadLoss = whole_head_loss
-        self.to_head: Callable[[Tensor], Tensor] = _as_it_is
+        self.to_head: Callable[[Tensor], Tensor] = as_it_is
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.max_seq_len, config.dim)
@@ -154,11 +209,9 @@ class Transformer(nn.Module):
             rope = rope_tables(positions_BT, *shape, x_BTD.dtype, self.config.rope_scaling)
         elif self.embedding is not None:
             x_BTD = x_BTD + self._into_stream(self.positions(positions_BT))
-        mask: Mask = (
-            AttentionMask(self.pattern, documents_BK)
-            if cache is None
-            else cache.mask(ids_BT.shape[1])
-        )
+        mask: Mask = AttentionMask(self.pattern, documents_BK)
+        if cache is not None:
+            mask = cache.mask(ids_BT.shape[1])
         for block in self.blocks:
             if block is not None:
                 x_BTD = block(x_BTD, rope, mask, cache)
@@ -166,12 +219,10 @@ class Transformer(nn.Module):
 
     def _check_cached(self, documents_BK: Tensor | None) -> None:
         # A cache has keys and values of earlier tokens, and says itself who attends them.
-        narrowed = (
-            f"model.pattern is {self.pattern}"
-            if self.pattern != Pattern()
-            else "documents_BK keeps documents apart"
-        )
-        if self.pattern != Pattern() or documents_BK is not None:
+        is_sparse = self.pattern != Pattern()
+        if is_sparse or documents_BK is not None:
+            pattern = f"model.pattern is {self.pattern}"
+            narrowed = pattern if is_sparse else "documents_BK keeps documents apart"
             raise ConfigError(
                 f"with a cache every token attends all before it, but {narrowed}; pass whole"
                 " sequences without a cache"
@@ -202,12 +253,10 @@ class Transformer(nn.Module):
         if self.head is None:
             return hidden_BTD
         hidden_BTD = self.to_head(hidden_BTD)
-        return (
-            self.logits(hidden_BTD)
-            if targets_BT is None
-            else self.head_loss(self.head, hidden_BTD, targets_BT)
-        )
+        if targets_BT is None:
+            return self.logits(hidden_BTD)
+        return self.head_loss(self.head, hidden_BTD, targets_BT)
 
 
-def _as_it_is(hidden_BTD: Tensor) -> Tensor:
-    return hidden_BTD
+def as_it_is(x: Tensor) -> Tensor:
+    return x

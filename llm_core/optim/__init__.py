@@ -1,2 +1,1 @@
-"""Optimizers over the pieces of weights that a process holds, the guard that skips bad steps, and
-their configs."""
+"""Optimizers over a process's pieces of weights, and the guard that skips bad steps."""

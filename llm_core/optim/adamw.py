@@ -35,6 +35,7 @@ class AdamW:
         if config.state_dtype == "bf16":
             self._update_rounded(step)
             return
+        # The kernel takes the count and the flag as float32.
         number, bad = step.number.float(), step.bad.float()
         for treatment, members in self._groups:
             pieces = [self._pieces[i] for i in members]
@@ -65,19 +66,10 @@ class AdamW:
             for i in members:
                 data, grad = self._pieces[i].data, self._pieces[i].grad / step.divisor
                 mean = self._means[i].to(grad.dtype).lerp_(grad, 1 - config.beta1)
-                square = (
-                    self._squares[i]
-                    .to(grad.dtype)
-                    .mul_(config.beta2)
-                    .addcmul_(grad, grad, value=1 - config.beta2)
-                )
-                change = (mean / mean_correction).div_(
-                    (square.sqrt() / square_correction).add_(config.eps)
-                )
-                write_unless(
-                    step.bad,
-                    data,
-                    (data * (1 - lr * treatment.weight_decay)).sub_(change, alpha=lr),
-                )
+                square = self._squares[i].to(grad.dtype).mul_(config.beta2)
+                square.addcmul_(grad, grad, value=1 - config.beta2)
+                root = (square.sqrt() / square_correction).add_(config.eps)
+                change, decayed = mean / mean_correction, data * (1 - lr * treatment.weight_decay)
+                write_unless(step.bad, data, decayed.sub_(change.div_(root), alpha=lr))
                 write_unless(step.bad, self._means[i], mean)
                 write_unless(step.bad, self._squares[i], square)

@@ -1,5 +1,4 @@
-"""An optimizer for the weights of a layout. Its state exists at once, so that a checkpoint can be
-read into it."""
+"""Builds the optimizer of a layout, with state at once so that a checkpoint can be read into it."""
 
 from __future__ import annotations
 

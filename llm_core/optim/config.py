@@ -13,8 +13,7 @@ from llm_core.config import NOT_IN_KEY, ConfigError
 OptimizerKind = Literal["adamw", "lion", "adafactor", "muon"]
 ScheduleKind = Literal["cosine", "linear", "wsd", "inverse_sqrt", "constant"]
 BF16_MAX_BETA = 0.99
-"""bfloat16 has 8 bits: of an average that moves by less than some thousandths a step, nothing would
-move."""
+"""bfloat16 has 8 bits: an average that moves by some thousandths a step would stand still."""
 
 
 @dataclass(frozen=True)
@@ -246,14 +245,10 @@ class OptimConfig:
                     " clipping off"
                 )
         if self.state_in != "device" and self.kind in ("adafactor", "muon"):
-            why = (
-                "keeps next to nothing"
-                if self.kind == "adafactor"
-                else "needs whole matrices at once"
-            )
+            whys = {"adafactor": "keeps little state", "muon": "needs whole matrices at once"}
             raise ConfigError(
-                f"state_in ({self.state_in}) serves adamw and lion, {self.kind} {why}; use"
-                " state_in=device"
+                f"state_in ({self.state_in}) serves adamw and lion, {self.kind}"
+                f" {whys[self.kind]}; use state_in=device"
             )
         if self.state_folder is not None and self.state_in != "disk":
             raise ConfigError(

@@ -1,5 +1,4 @@
-"""Gives each weight its decay and learning rate: exceptions by name in order, and a rule for all
-others."""
+"""Gives each weight its decay and learning rate: exceptions by name, and one rule for the rest."""
 
 from __future__ import annotations
 
@@ -39,16 +38,12 @@ def treatments(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> dict
                 f" rules, as {taken[0]}; put it before them"
             )
         for name in matching:
-            decay = (
-                default_decay(shapes[name], config)
-                if rule.weight_decay is None
-                else rule.weight_decay
-            )
+            decay = rule.weight_decay
+            if decay is None:
+                decay = default_decay(shapes[name], config)
             found.setdefault(name, Treatment(decay, rule.lr_factor))
-    return {
-        name: found.get(name, Treatment(default_decay(shape, config)))
-        for name, shape in shapes.items()
-    }
+    plain = {name: Treatment(default_decay(shape, config)) for name, shape in shapes.items()}
+    return plain | found
 
 
 def kinds_of(names: Iterable[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Judges which steps would do harm: those whose loss or gradient norm is not a finite number, or
 far from what it has been.
 
-A batch without a target is none of them: it has nothing to learn from, so it is skipped and counts
+A batch without a target is not harmful: it has nothing to learn from, so it is skipped and counts
 for nothing.
 
 All numbers stay on the device: a bad step is skipped inside the update, and the host learns of it
@@ -37,11 +37,10 @@ class Guard:
 
     def __init__(self, config: GuardConfig, device: torch.device) -> None:
         self._config, self.device = config, device
+        window = config.rollback_window_steps
         self.state = {
             "skips_in_a_row": torch.zeros((), dtype=torch.int64, device=device),
-            "recent_skips": torch.zeros(
-                config.rollback_window_steps, dtype=torch.uint8, device=device
-            ),
+            "recent_skips": torch.zeros(window, dtype=torch.uint8, device=device),
         }
         if config.rollback_skips:
             # (step, point) of each time the run went back; rows of -1 are still free.
@@ -98,6 +97,7 @@ class Guard:
         spike = far & full
         takes = torch.isfinite(values).all() & ~spike & teaches
         self.state["num_accepted"] += takes
+        # A window that moves on by a copy, as an index on the host would have to wait.
         newest = torch.cat([accepted[:, 1:], values[:, None]], dim=1)
         accepted.copy_(torch.where(takes, newest, accepted))
         return spike
@@ -157,9 +157,9 @@ class StepReport(NamedTuple):
             return
         seen = (
             f"step {step}: loss {self.loss}, gradient norm {self.grad_norm} at learning rate"
-            f" {lr:.3g}"
+            f" {lr:.3g}, skipped as number {config.guard.max_skips} in a row"
+            " (optim.guard.max_skips)"
         )
-        seen += f", skipped as number {config.guard.max_skips} in a row (optim.guard.max_skips)"
         if fp16 and self.loss_scale <= config.loss_scale.floor and abs(self.loss) < float("inf"):
             raise TrainingDiverged(
                 f"{seen}: fp16 gradients overflow at the least loss scale ({self.loss_scale:g});"

@@ -34,9 +34,6 @@ class Lion:
                 data, grad = self._pieces[i].data, self._pieces[i].grad / step.divisor
                 mean = self._means[i].to(grad.dtype)
                 direction = mean.lerp(grad, 1 - config.beta1).sign_()
-                write_unless(
-                    step.bad,
-                    data,
-                    (data * (1 - lr * treatment.weight_decay)).sub_(direction, alpha=lr),
-                )
+                decayed = data * (1 - lr * treatment.weight_decay)
+                write_unless(step.bad, data, decayed.sub_(direction, alpha=lr))
                 write_unless(step.bad, self._means[i], mean.lerp(grad, 1 - config.beta2))

@@ -32,9 +32,9 @@ class LossScaler:
         return self.scale > self._config.floor
 
     def observe(self, overflow: Tensor, idle: Tensor) -> None:
-        """Set the scale of the next step. overflow: whether the gradient of this one was out of
-        bounds; idle: it had none."""
+        """Set the next scale. overflow: this gradient was out of bounds; idle: there was none."""
         config, (scale, good_steps, patience) = self._config, self.state.values()
+        # A step without targets is neither good nor an overflow.
         good_steps.copy_(torch.where(overflow, 0, good_steps + ~idle))
         patience.copy_(torch.where(overflow, patience - 1, patience))
         falls, grows = overflow & (patience <= 0), good_steps >= config.growth_interval_steps

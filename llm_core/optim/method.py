@@ -1,5 +1,4 @@
-"""Defines an update rule, so that one optimizer can hold several and a checkpoint need know
-none."""
+"""Defines an update rule, so that an optimizer holds several and a checkpoint knows none."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A tensor that an optimizer keeps for a weight: this process's piece of it, and where it lies
-    in the whole."""
+    """What an optimizer keeps for a weight: this process's piece, and its place in the whole."""
 
     weight: Piece
     kind: str

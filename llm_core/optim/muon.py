@@ -61,6 +61,7 @@ class Muon:
         for piece, kept in zip(self._pieces, self._momenta, strict=True):
             grad = piece.grad / step.divisor
             momentum = kept.to(grad.dtype).lerp(grad, 1 - config.momentum)
+            # Nesterov's look-ahead for a momentum that is a running mean: the mean once more.
             directions.append(
                 grad.lerp_(momentum, config.momentum) if config.nesterov else momentum
             )
@@ -109,10 +110,10 @@ class Muon:
 
 # N matrices · R rows · C columns · S the smaller of both
 def orthogonalise(stack_NRC: Tensor, num_iterations: int, in_bfloat16: bool) -> Tensor:
-    """Matrices with the singular vectors of these, and singular values about 1; in the dtype of the
-    input."""
+    """Matrices with these singular vectors, and singular values about 1; in the input's dtype."""
     a, b, c = COEFFICIENTS
     x = stack_NRC.to(torch.bfloat16) if in_bfloat16 else stack_NRC
+    # The Gram matrix of the shorter side is the smaller one.
     is_tall = x.shape[1] > x.shape[2]
     x = x.mT if is_tall else x
     # Row by row, as a norm of all at once loses digits on CPUs (llm_core.parallel.square_sums).

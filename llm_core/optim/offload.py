@@ -30,11 +30,9 @@ from llm_core.optim.method import Method, State, Update
 from llm_core.optim.pieces import Piece, local_size
 
 PAGE = 1 << 23
-"""Elements of a page: so many that transfers run at full speed, so few that three pages are small
-beside all the state."""
+"""Elements of a page: enough for transfers at full speed, and three are small beside the state."""
 GRAIN = 2048
-"""Elements to a multiple of which pages are cut, so that each run of two-byte numbers begins where
-direct I/O can."""
+"""Pages are cut at its multiples, so that runs of two-byte numbers suit direct I/O."""
 
 
 class Offloaded:
@@ -49,17 +47,14 @@ class Offloaded:
         lanes: Lanes | None,
         page: int,
     ) -> None:
-        """make: the rule over some pieces, with state that is zero. open_backing: for so many
-        bytes. page: elements of one."""
+        """make: the rule over pieces, with zero state. open_backing: of a size. page: elements."""
         self._methods: list[Method] = []
         pages: list[list[Placed]] = []
         homes: dict[tuple[int, str], tuple[int, torch.dtype]] = {}
         end = 0
         for members in cut(pieces, page):
-            method, indices = (
-                make([run for _, run in members]),
-                {run: index for index, run in members},
-            )
+            indices = {run: index for index, run in members}
+            method = make(list(indices))
             placed = []
             for state in method.states():
                 run, tensor, key = state.weight, state.piece, (indices[state.weight], state.kind)
@@ -70,9 +65,8 @@ class Offloaded:
                     end += padded(local_size(pieces[key[0]]) * tensor.itemsize)
                 first = 0 if run.elements is None else run.elements[0]
                 placed.append(Placed(tensor, tensor.shape, homes[key][0] + first * tensor.itemsize))
-                tensor.data = tensor.new_empty(
-                    0
-                )  # so that one page at a time takes memory of the device
+                # So that one page at a time takes memory of the device.
+                tensor.data = tensor.new_empty(0)
             self._methods.append(method)
             pages.append(placed)
         backing = open_backing(end)
@@ -98,8 +92,7 @@ def offloaded(
     config: OptimConfig,
     scratch: Path | None,
 ) -> Offloaded:
-    """The rule with its state where `config` says. scratch: folder for it where `config` names
-    none."""
+    """The rule with its state where `config` says; scratch: folder where it names none."""
     device = pieces[0].weight.device
     on_gpu = device.type == "cuda"
     lanes = Lanes(device) if on_gpu else None
@@ -117,21 +110,16 @@ def offloaded(
 
 
 def cut(pieces: Sequence[Piece], page: int) -> list[list[tuple[int, Piece]]]:
-    """Pages of at most `page` elements, each a list of (index of a piece, the piece or a run of its
-    elements)."""
+    """Pages of at most `page` elements: lists of (index of a piece, the piece or a run of it)."""
     assert page % GRAIN == 0, "runs would not begin where ranges of bytes may"
     pages: list[list[tuple[int, Piece]]] = []
     room = 0
     for index, piece in enumerate(pieces):
         size = local_size(piece)
-        if size <= page:
-            runs = [piece]
-        else:
-            starts = range(0, size, page)
-            runs = [
-                dataclasses.replace(piece, elements=(begin, min(begin + page, size)))
-                for begin in starts
-            ]
+        runs = [piece]
+        if size > page:
+            bounds = ((begin, min(begin + page, size)) for begin in range(0, size, page))
+            runs = [dataclasses.replace(piece, elements=elements) for elements in bounds]
         for run in runs:
             if not pages or local_size(run) > room:
                 pages.append([])

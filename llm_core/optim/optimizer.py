@@ -89,8 +89,7 @@ class Optimizer:
         return [state for method in self.methods for state in method.states()]
 
     def state_views(self) -> dict[str, Tensor]:
-        """All there is to save, by names that no layout changes, as parts of whole tensors. Reading
-        into them restores it."""
+        """All state by names that no layout changes, as parts of whole tensors to read into."""
         views = {"optimizer.num_updates": self.num_updates}
         views |= {f"guard.{name}": tensor for name, tensor in self.guard.state.items()}
         if self.scaler is not None:
@@ -103,8 +102,7 @@ class Optimizer:
         return views
 
     def fill_copies(self) -> None:
-        """After reading into `state_views`: give the second copy of a tied weight the state of the
-        first."""
+        """After reading into `state_views`: fill second copies of tied weights from the first."""
         read: dict[tuple[str, str], State] = {}
         for state in self.states():
             source = read.setdefault((state.weight.name, state.kind), state)

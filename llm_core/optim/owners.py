@@ -23,8 +23,7 @@ from llm_core.parallel.zero import rows_of
 
 
 class Owners:
-    """pieces: of matrices, each whole in rows or one of equal runs of rows as FSDP and ZeRO-1 cut
-    them."""
+    """pieces: of matrices, whole in rows or in equal runs of rows, as FSDP and ZeRO-1 cut them."""
 
     def __init__(self, layout: Layout, pieces: Sequence[Piece], shares_rows: bool) -> None:
         self._names = [piece.name for piece in pieces]
@@ -41,8 +40,7 @@ class Owners:
     def apply(
         self, function: Callable[[dict[int, Tensor]], dict[int, Tensor]], pieces: Sequence[Tensor]
     ) -> list[Tensor]:
-        """The pieces of what `function` makes of whole matrices, which it gets and gives by their
-        index in `pieces`."""
+        """The pieces of what `function` makes of whole matrices, given by index in `pieces`."""
         whole = self._gather_parts(self._to_owners(pieces))
         return self._from_owners(self._cut_parts(function(whole)), pieces)
 
@@ -55,12 +53,7 @@ class Owners:
     def _to_owners(self, pieces: Sequence[Tensor]) -> dict[int, Tensor]:
         if self._size == 1:
             return dict(enumerate(pieces))
-        sent = [
-            torch.cat(
-                [*(pieces[i].flatten() for i in self._owned_by(rank)), pieces[0].new_empty(0)]
-            )
-            for rank in self._all
-        ]
+        sent = [_flat([pieces[i] for i in self._owned_by(rank)], pieces[0]) for rank in self._all]
         lengths = [self._length(self._owned_by(self._rank), rank) for rank in self._all]
         by_rank = [
             list(self._split(chunk, rank))
@@ -76,12 +69,7 @@ class Owners:
             return [whole[i] for i in range(len(pieces))]
         mine = list(self._owned_by(self._rank))
         sent = [
-            torch.cat(
-                [
-                    *(rows_of(whole[i], rank, self._size).flatten() for i in mine),
-                    pieces[0].new_empty(0),
-                ]
-            )
+            _flat([rows_of(whole[i], rank, self._size) for i in mine], pieces[0])
             for rank in self._all
         ]
         chunks = self._exchange(
@@ -146,3 +134,7 @@ class Owners:
         return {
             index: self._tensor.cut(self._names[index], matrix) for index, matrix in whole.items()
         }
+
+
+def _flat(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
+    return torch.cat([*(tensor.flatten() for tensor in tensors), like.new_empty(0)])

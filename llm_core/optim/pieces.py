@@ -34,8 +34,7 @@ class Piece:
     rows: tuple[int, int] | None = None
     """(rank, number) of the processes that share the rows of the weight under ZeRO-1."""
     elements: tuple[int, int] | None = None
-    """(first, end) of a run of elements of what is here, that this stands for alone; None: all, in
-    their shape."""
+    """(first, end) of the elements it stands for, flat; None: all, in their shape."""
 
     @property
     def data(self) -> Tensor:
@@ -54,26 +53,22 @@ class Piece:
 
 
 def make_pieces(layout: Layout, config: OptimConfig) -> list[Piece]:
-    """One of each trained weight of this process. Raises ConfigError for rules about weights that
-    are not there."""
+    """One per trained weight of this process. Raises ConfigError for rules that match nothing."""
     shapes = whole_shapes(layout.bare.config)
+    # A tied weight once, by its first name.
     names = {name: shapes[name] for name in shapes if name == global_name(layout.bare.config, name)}
     treated = treatments(names, config)
     rows = None
     if layout.shares_state:
         assert layout.mesh is not None
         rows = layout.mesh.get_local_rank("dp_shard"), layout.mesh["dp_shard"].size()
-    return [
-        Piece(
-            name,
-            weight,
-            place if rows is None else place_of(layout, name, weight, place.shape, rows=True),
-            treated[name],
-            rows,
-        )
-        for name, weight, place in placed_weights(layout)
-        if weight.requires_grad
-    ]
+    pieces = []
+    for name, weight, place in placed_weights(layout):
+        if weight.requires_grad:
+            if rows is not None:
+                place = place_of(layout, name, weight, place.shape, rows=True)
+            pieces.append(Piece(name, weight, place, treated[name], rows))
+    return pieces
 
 
 @torch.no_grad()
@@ -83,8 +78,7 @@ def empty_state(pieces: Sequence[Piece], dtype: torch.dtype | None = None) -> li
 
 
 def by_treatment(pieces: Sequence[Piece]) -> Iterator[tuple[Treatment, list[int]]]:
-    """Indices of the pieces that are treated alike, without those of which this process holds
-    nothing."""
+    """Indices of the pieces that are treated alike, without those that are empty here."""
     found: dict[Treatment, list[int]] = {}
     for index, piece in enumerate(pieces):
         if local_size(piece):
@@ -98,8 +92,7 @@ def local_size(piece: Piece) -> int:
 
 
 def write_unless(bad: Tensor, old: Tensor, new: Tensor) -> None:
-    """Put `new` into `old`, or leave it bitwise as it is where the scalar `bad` is true, NaN or
-    not. No host synchronisation."""
+    """Put `new` into `old`; if `bad`, `old` keeps its bits, whatever `new` is. No host waits."""
     if old.dtype == new.dtype:
         torch.where(bad, old, new, out=old)
     else:

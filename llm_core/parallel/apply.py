@@ -52,8 +52,7 @@ def build_layout(
     ranks: Ranks,
     memory: MemoryConfig = NO_SAVINGS,
 ) -> Layout:
-    """The model of this rank with initial weights, laid out over processes and with its attention
-    kernel."""
+    """This rank's model with initial weights and attention kernel, laid out over processes."""
     check_kernels(compute.kernels, ranks.device, config, compute.dtype)
     plan = parallel.plan(config.num_layers)
     model, parts = _build(config, plan, ranks)
@@ -70,10 +69,14 @@ def build_layout(
     if parallel.shards_weights:
         _cut_weights(parts, parallel, compute.dtype, ranks, memory)
     model.to_empty(device="cpu" if memory.weights_in == "host" else ranks.device)
+    # `to_empty` makes memory for each name, which unties them.
     if config.tied_embeddings and parallel.pp == 1:
         model.head.weight = model.embedding.weight
     initialize(model, compute.seed, tensor)
-    context = _slice_rows(model, parallel, ranks) if parallel.cp > 1 else None
+    context = None
+    if parallel.cp > 1:
+        context = Context(_group(ranks, "cp"), parallel.cp_kind, parallel.cp_balanced)
+        context.apply(model)
     _choose_kernels(model, parallel, compute, ranks)
     laid_out: nn.Module = model
     pipeline = None
@@ -148,12 +151,6 @@ def _cut_weights(
         shard_weights(part, dtype, ranks.weights[axes], rest, stays_whole)
 
 
-def _slice_rows(model: Transformer, parallel: ParallelConfig, ranks: Ranks) -> Context:
-    context = Context(_group(ranks, "cp"), parallel.cp_kind, parallel.cp_balanced)
-    context.apply(model)
-    return context
-
-
 def _choose_kernels(
     model: Transformer, parallel: ParallelConfig, compute: ComputeConfig, ranks: Ranks
 ) -> None:
@@ -183,16 +180,9 @@ def _pipeline(
     replicas = None
     if not parallel.shards_weights and ranks.weights is not None and ranks.weights.size(2) > 1:
         replicas = ranks.weights.get_group("dp_shard")
-    return Pipeline(
-        plan,
-        _group(ranks, "pp"),
-        model,
-        dict(parts),
-        ranks.device,
-        stream_dtype(dtype),
-        parallel.tp if parallel.sequence_parallel else 1,
-        replicas,
-    )
+    group, pieces = _group(ranks, "pp"), parallel.tp if parallel.sequence_parallel else 1
+    stream = stream_dtype(dtype)
+    return Pipeline(plan, group, model, dict(parts), ranks.device, stream, pieces, replicas)
 
 
 def _replicate(model: Transformer, ranks: Ranks) -> DistributedDataParallel:

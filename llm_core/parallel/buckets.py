@@ -22,7 +22,7 @@ AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 
 
 def split_buckets(tensors: Sequence[AnyTensor], max_elements: int) -> Iterator[list[AnyTensor]]:
-    """Runs of tensors of at most so many elements together, or of one that has more."""
+    """Runs of tensors of at most `max_elements` together, or of one that has more."""
     bucket: list[AnyTensor] = []
     size = 0
     for tensor in tensors:
@@ -43,14 +43,9 @@ def sum_over(tensors: Sequence[Tensor], group: dist.ProcessGroup, device: torch.
     """
     before: tuple[list[Tensor], Tensor, dist.Work | None] | None = None
     for bucket in split_buckets(tensors, SUM_BUCKET):
-        alone = (
-            len(bucket) == 1 and bucket[0].is_contiguous() and bucket[0].device.type == device.type
-        )
-        flat = (
-            bucket[0].view(-1)
-            if alone
-            else torch.cat([tensor.flatten() for tensor in bucket]).to(device)
-        )
+        first = bucket[0]
+        alone = len(bucket) == 1 and first.is_contiguous() and first.device.type == device.type
+        flat = first.view(-1) if alone else torch.cat([t.flatten() for t in bucket]).to(device)
         work = dist.all_reduce(flat, group=group, async_op=True)
         if before is not None:
             _give_back(*before)
@@ -63,7 +58,6 @@ def _give_back(bucket: list[Tensor], flat: Tensor, work: dist.Work | None) -> No
     if work is not None:
         work.wait()
     if bucket:
-        for tensor, summed in zip(
-            bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True
-        ):
+        pieces = flat.split([tensor.numel() for tensor in bucket])
+        for tensor, summed in zip(bucket, pieces, strict=True):
             tensor.copy_(summed.view_as(tensor))

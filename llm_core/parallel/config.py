@@ -127,8 +127,6 @@ class ParallelConfig:
 
     def plan(self, num_layers: int) -> StagePlan | None:
         """Which pipeline rank has which layers; None without a pipeline. Raises ConfigError."""
-        return (
-            StagePlan(self.pp_schedule, self.pp, num_layers, self.pp_stages_per_rank)
-            if self.pp > 1
-            else None
-        )
+        if self.pp == 1:
+            return None
+        return StagePlan(self.pp_schedule, self.pp, num_layers, self.pp_stages_per_rank)

@@ -22,8 +22,7 @@ FIRST = ("embedding.weight", "positions.weight")
 
 @dataclass(frozen=True)
 class StagePlan:
-    """`num_ranks` processes that share `num_layers` blocks. Raises ConfigError where a stage would
-    be empty."""
+    """`num_ranks` processes share `num_layers` blocks. Raises ConfigError for an empty stage."""
 
     schedule: Schedule
     num_ranks: int
@@ -37,14 +36,12 @@ class StagePlan:
                 f"pipeline schedule ({self.schedule}) must be one of"
                 f" {', '.join(get_args(Schedule))}"
             )
-        allowed = {"looped": "2 or more", "v": "2", "single": "1"}
-        shape = (
-            "looped" if self.schedule in LOOPED else "v" if self.schedule in V_SHAPED else "single"
-        )
-        if self.per_rank != {"looped": max(2, self.per_rank), "v": 2, "single": 1}[shape]:
+        least = 2 if self.schedule in LOOPED + V_SHAPED else 1
+        if self.per_rank < least or (self.per_rank > least and self.schedule not in LOOPED):
             raise ConfigError(
-                f"pp_stages_per_rank ({self.stages_per_rank}) must be {allowed[shape]} for schedule"
-                f" {self.schedule}; 0 chooses"
+                f"pp_stages_per_rank ({self.stages_per_rank}) must be {least}"
+                f"{' or more' if self.schedule in LOOPED else ''} for schedule {self.schedule}; 0"
+                " chooses it"
             )
         if self.num_layers < self.num_stages:
             raise ConfigError(
@@ -54,17 +51,13 @@ class StagePlan:
             )
 
     def _way_out(self) -> str:
-        """Of too few layers: fewer ranks, where two or more are left, or fewer stages per rank,
-        where these are enough."""
+        """Of too few layers: fewer ranks or fewer stages per rank, where they are enough."""
         most, each = self.num_layers // self.per_rank, self.num_layers // self.num_ranks
         ways = [f"at most pp={most}"] if most > 1 else []
         ways += [f"pp_stages_per_rank={each}"] if self.schedule in LOOPED and each > 1 else []
         chosen = " and pp_stages_per_rank=0" if self.stages_per_rank else ""
-        ways += (
-            [f"a schedule of one stage per rank as 1f1b{chosen}"]
-            if self.per_rank > 1 and each
-            else []
-        )
+        if self.per_rank > 1 and each:
+            ways.append(f"a schedule of one stage per rank as 1f1b{chosen}")
         return "use " + (", or ".join(ways) or "pp=1 and more data-parallel processes")
 
     @property
@@ -80,18 +73,16 @@ class StagePlan:
         return [stage for stage in range(self.num_stages) if self.owner_of(stage) == rank]
 
     def owner_of(self, stage: int) -> int:
+        # In a V every second run of stages goes back, so both ends lie on one process.
         turn, place = divmod(stage, self.num_ranks)
         return self.num_ranks - 1 - place if self.schedule in V_SHAPED and turn % 2 else place
 
     def layers_of(self, stage: int) -> range:
-        return range(
-            stage * self.num_layers // self.num_stages,
-            (stage + 1) * self.num_layers // self.num_stages,
-        )
+        begin, end = (s * self.num_layers // self.num_stages for s in (stage, stage + 1))
+        return range(begin, end)
 
     def has_weight(self, rank: int, name: str) -> bool:
-        """Whether a process holds the weight of this name of the whole model (not its copy under
-        another)."""
+        """Whether a process holds this weight of the whole model (not a copy by another name)."""
         stages = self.stages_of(rank)
         if name.startswith("blocks."):
             layer = int(name.split(".")[1])
@@ -99,8 +90,7 @@ class StagePlan:
         return (0 if name in FIRST else self.num_stages - 1) in stages
 
     def check_micro_batches(self, count: int, way_out: str = "") -> None:
-        """Raises ConfigError where the schedule cannot run so many micro batches in a step;
-        `way_out` stands before ours."""
+        """Raises ConfigError for a count the schedule cannot run; `way_out` goes before ours."""
         if found := self.micro_batch_rule(count):
             rule, suggestion = found
             raise ConfigError(
@@ -113,12 +103,11 @@ class StagePlan:
         """What a number of micro batches must be and a number that is; None where it is right."""
         if self.schedule in ("1f1b", *V_SHAPED) and count < self.num_stages:
             return f"at least the {self.num_stages} stages", self.num_stages
+        # torch's rule: rounds of about one micro batch per rank, all of one length.
         rounds = max(1, count // self.num_ranks)
         if self.schedule in LOOPED and count % rounds:
-            return (
-                f"fewer than 2 x {self.num_ranks}, or a multiple of {rounds}",
-                count // rounds * rounds,
-            )
+            rule = f"fewer than 2 x {self.num_ranks}, or a multiple of {rounds}"
+            return rule, count // rounds * rounds
         return None
 
 
@@ -147,23 +136,15 @@ def check_context(
 
 
 def check_tensor(model: ModelConfig, num_tokens: int, num_ranks: int, sequence: bool) -> None:
-    """Raises ConfigError where heads, channels, ids or the tokens of a process do not divide. Ids
-    need not be equal in number."""
+    """Raises ConfigError where heads, channels, ids or a process's tokens do not divide."""
     channels = model.ffn_blocks if model.ffn == "swiglu" else model.ffn_dim
-    blocks = (
-        f", of which there are at most {channels} (blocks of gate and up)"
-        if channels != model.ffn_dim
-        else ""
-    )
+    blocks = f", of which there are at most {channels} (blocks of gate and up)"
     shared = [
         ("model.num_kv_heads", model.num_kv_heads, model.num_kv_heads, ""),
-        ("model.ffn_dim", model.ffn_dim, channels, blocks),
-        *(
-            [("tokens of a sequence on one process", num_tokens, num_tokens, "")]
-            if sequence
-            else []
-        ),
+        ("model.ffn_dim", model.ffn_dim, channels, blocks if channels != model.ffn_dim else ""),
     ]
+    if sequence:
+        shared.append(("tokens of a sequence on one process", num_tokens, num_tokens, ""))
     # Fewer by a whole factor, so that the other degrees and the number of processes may stay, and
     # by all rules at once.
     fewer = [
@@ -181,7 +162,7 @@ def check_tensor(model: ModelConfig, num_tokens: int, num_ranks: int, sequence: 
     if model.vocab_size and (num_ranks - 1) * -(-model.vocab_size // num_ranks) >= model.vocab_size:
         raise ConfigError(
             f"model.vocab_size ({model.vocab_size}) must leave each of {num_ranks} tensor ranks"
-            " some ids; use fewer"
+            " some ids; use fewer tensor ranks"
         )
 
 

@@ -31,6 +31,7 @@ def shard_weights(
     policy = MixedPrecisionPolicy(cast_forward_inputs=False)
     if dtype in HALF_DTYPES:
         policy = MixedPrecisionPolicy(HALF_DTYPES[dtype], torch.float32, cast_forward_inputs=False)
+    # None: all but the root unit, which backward needs first.
     reshard_after_forward = False if stays_whole else None
     for module in (*model.own_blocks, model):
         fully_shard(
@@ -47,8 +48,7 @@ def shard_weights(
 
 
 def reshard(model: nn.Module) -> None:
-    """After a forward without backward: FSDP would keep the root unit whole, and its parameters are
-    not the optimizer's then."""
+    """Shard again after a forward without backward, where FSDP keeps its root unit whole."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

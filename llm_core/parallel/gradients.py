@@ -1,5 +1,4 @@
-"""Finishes gradients after backward: sums that no layout has made, and the norm of the whole
-gradient."""
+"""Finishes gradients after backward: sums that no layout has made, and the whole norm."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ from llm_core.parallel.tensor import cut_dim
 
 
 def finish_gradients(layout: Layout) -> None:
-    """Sum the gradients of whole weights that each tensor-parallel process has from its own tokens
-    or heads."""
+    """Sum gradients of whole weights, which tensor ranks have of their own tokens or heads only."""
     tensor = layout.tensor
     if tensor is None:
         return

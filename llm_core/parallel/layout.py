@@ -18,28 +18,23 @@ from llm_core.parallel.tensor import TensorShards
 
 @dataclass(frozen=True)
 class Layout:
-    """The model of this process, and what it has besides a model where layers, tokens or parts of
-    weights are elsewhere."""
+    """The model of this process, and where the rest of layers, tokens and weights is."""
 
     model: nn.Module
     pipeline: Pipeline | None = None
     context: Context | None = None
     tensor: TensorShards | None = None
     mesh: DeviceMesh | None = None
-    """Axes pp, dp_replicate, dp_shard, tp of the processes by the weights they hold; None: one
-    process."""
+    """Processes by weights: axes pp, dp_replicate, dp_shard, tp; None: one process."""
     shares_state: bool = False
-    """Whether the processes of dp_shard hold equal weights and share the optimizer's state
-    (ZeRO-1)."""
+    """Whether dp_shard processes hold equal weights and share optimizer state (ZeRO-1)."""
 
     @property
     def device(self) -> torch.device:
         """Where this process computes; its weights may rest elsewhere."""
-        return (
-            next(self.model.parameters()).device
-            if self.mesh is None
-            else torch.device(self.mesh.device_type)
-        )
+        if self.mesh is None:
+            return next(self.model.parameters()).device
+        return torch.device(self.mesh.device_type)
 
     @property
     def bare(self) -> Transformer:

@@ -43,6 +43,7 @@ from llm_core.compat import (
     symmetric_products,
 )
 from llm_core.config import ConfigError
+from llm_core.model.precision import product_dtype
 from llm_core.parallel.degrees import TensorOverlap
 
 # B rows · t tokens of this process · T of all processes · D inputs · N outputs · n processes.
@@ -63,12 +64,12 @@ class Overlap:
 
     @torch.compiler.disable
     def leave(self, x_BTD: Tensor, weight_ND: Tensor) -> Tensor:
-        """out_BtN: the sum over processes of the inputs that each has, of the tokens of this
-        one."""
+        """out_BtN: this process's tokens, summed over the inputs that each process has."""
         return self._multiply(_Leave, _product_sum, x_BTD, weight_ND)
 
     def _multiply(self, gradients: Any, product: Any, x_BTD: Tensor, weight_ND: Tensor) -> Tensor:
-        x_BTD, weight_ND = _in_arithmetic(x_BTD, weight_ND)
+        # In the dtype of their product, as autocast would have them.
+        x_BTD, weight_ND = (x.to(product_dtype(x)) for x in (x_BTD, weight_ND))
         # Transposed out here, so that no leaf comes in, of which a backward pass would not tell
         # whether it is needed.
         x_TBD, weight_DN = _tokens_first(x_BTD), weight_ND.t()
@@ -80,8 +81,7 @@ class Overlap:
 
 
 def check_access(kind: TensorOverlap, group: dist.ProcessGroup, device: torch.device) -> None:
-    """Raises ConfigError where the processes of a group cannot read each other's memory and are
-    asked to."""
+    """Raises ConfigError where processes must read each other's memory and cannot."""
     if kind != "symmetric":
         return
     if device.type != "cuda":
@@ -188,14 +188,14 @@ def _product_sum(x: Tensor, weight: Tensor, group: str, kind: str) -> Tensor:
 
 
 class _Enter(torch.autograd.Function):
-    """Gradients of a product of gathered tokens; forward only says of what shape the product will
-    be."""
+    """Gradients of a product of gathered tokens; forward only gives the product's shape."""
 
     @staticmethod
     def forward(ctx: Any, x_tBD: Tensor, weight_DN: Tensor, run: Overlap) -> Tensor:
         ctx.save_for_backward(x_tBD, weight_DN)
         ctx.run = run
         size = dist.get_world_size(run.group)
+        # A shape without memory.
         return x_tBD.new_empty(()).expand(size * len(x_tBD), x_tBD.shape[1], weight_DN.shape[1])
 
     @staticmethod
@@ -256,19 +256,9 @@ class _Kept(torch.autograd.Function):
 
 
 def _weight_gradient(x_TBD: Tensor, dout_TBN: Tensor) -> Tensor:
-    """Of all tokens in one product, which is summed in float32; in the order in memory of the
-    weight itself, outputs first."""
+    """Of all tokens in one product, in the weight's own order in memory (outputs first)."""
     return (dout_TBN.flatten(0, 1).t() @ x_TBD.flatten(0, 1)).t()
 
 
 def _tokens_first(x_BTD: Tensor) -> Tensor:
     return x_BTD.movedim(1, 0).contiguous()
-
-
-def _in_arithmetic(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in the dtype of their product, as autocast would have them; gradients come back in that
-    of each."""
-    kind = x.device.type
-    if not torch.is_autocast_enabled(kind) or torch.float64 in (x.dtype, weight.dtype):
-        return x, weight
-    return x.to(torch.get_autocast_dtype(kind)), weight.to(torch.get_autocast_dtype(kind))

@@ -38,10 +38,10 @@ class Place:
     tensor: tuple[tuple[str, Placement], ...] = ()
 
     def view(self, piece: Tensor) -> Tensor:
-        """A tensor of the shape of this process's piece as part of the whole one; it shares memory
-        with the piece."""
+        """This process's piece as part of the whole tensor; shares memory with the piece."""
         data = self.data
         if self.mesh is not None and any(p.is_shard(0) for _, p in self.tensor):
+            # FSDP has cut rows that tensor parallelism cut before.
             factor = self.mesh["tp"].size()
             data = tuple(
                 (axis, StridedShard(0, split_factor=factor) if p.is_shard(0) else p)
@@ -50,8 +50,7 @@ class Place:
         return self._join(piece, (*data, *self.tensor), self.shape, stays=True)
 
     def whole(self, piece: Tensor) -> Tensor:
-        """The whole tensor of which every process gives its piece. All that hold the weight must
-        call it."""
+        """The whole of every process's piece. All that hold the weight must call it."""
         for axes, shape in ((self.data, self.cut_shape), (self.tensor, self.shape)):
             joined = self._join(piece, axes, shape)
             piece = joined.full_tensor() if isinstance(joined, DTensor) else joined
@@ -64,8 +63,7 @@ class Place:
         shape: torch.Size,
         stays: bool = False,
     ) -> Tensor:
-        """stays: also where the piece is in main memory and processes meet through GPUs; else it
-        goes there."""
+        """stays: in main memory, though processes meet through GPUs; else it goes there."""
         if not axes:
             return piece
         assert self.mesh is not None
@@ -108,8 +106,7 @@ def place_of(
 
 
 def placed_weights(layout: Layout) -> Iterator[tuple[str, nn.Parameter, Place]]:
-    """(global name, parameter, place) of each weight of this process; a copy of a tied one has the
-    name of the embedding too."""
+    """(global name, parameter, place) of each weight; a copy of a tied one has the first name."""
     shapes = whole_shapes(layout.bare.config)
     for name, weight in layout.bare.named_parameters():
         found = global_name(layout.bare.config, name)

@@ -34,14 +34,11 @@ class Ranks:
     world: int
     device: torch.device
     mesh: DeviceMesh | None = None
-    """Processes by the tokens they hold: axes pp, dp, cp, tp; None where there is no more than data
-    parallelism."""
+    """Processes by tokens: axes pp, dp, cp, tp; None: there is only data parallelism."""
     weights: DeviceMesh | None = None
-    """Processes by the weights they hold: axes pp, dp_replicate, dp_shard, tp; None: one
-    process."""
+    """Processes by weights: axes pp, dp_replicate, dp_shard, tp; None: one process."""
     hosts: dist.ProcessGroup | None = None
-    """All processes, joined so that what lies in main memory is exchanged without the devices;
-    None: the default group does."""
+    """All processes, for exchanges between main memories; None: the default group does them."""
 
     @property
     def is_first(self) -> bool:
@@ -58,8 +55,7 @@ class Ranks:
 
     @property
     def counts_losses(self) -> bool:
-        """Whether the losses of this process count: those of one token are the same on all
-        tensor-parallel processes."""
+        """Whether this process's losses count: all tensor-parallel ranks have the same ones."""
         return self.mesh is None or self.mesh.get_local_rank("tp") == 0
 
     def sum_targets(self, count: Tensor) -> Tensor:
@@ -77,8 +73,7 @@ class Ranks:
         return value
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is up on any rank. Hosts wait for each other, devices go on; `vote.Vote`
-        waits for none."""
+        """Whether the flag is up on any rank. Hosts wait, devices do not; `Vote` never waits."""
         if self.world == 1:
             return flag
         found = torch.tensor(int(flag))
@@ -92,13 +87,12 @@ class Ranks:
 
 @contextmanager
 def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
-    """Join the process group that the launcher describes in the environment; leave it at the
-    end."""
+    """Join the process group that the launcher's environment describes; leave it at the end."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world != config.num_processes:
         raise ConfigError(
             f"parallel.num_processes ({config.num_processes}) must equal the processes started"
-            f" ({world})"
+            f" ({world}); set it to {world}, or start as many"
         )
     device = pick_device(
         config.device, config.num_processes, int(os.environ.get("LOCAL_RANK", "0"))
@@ -126,10 +120,10 @@ def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
 def make_meshes(
     config: ParallelConfig, device: torch.device
 ) -> tuple[DeviceMesh | None, DeviceMesh | None]:
-    """(by tokens, by weights), as `Ranks` has them. Neighbours on the innermost axis, tp, talk
-    most."""
+    """(by tokens, by weights), as in `Ranks`. Neighbours on the innermost axis, tp, talk most."""
     if config.kind == "none":
         return None, None
+    # Context ranks hold the same weights, so they count as replicas here.
     replicas = config.dp * config.cp
     share = config.dp_shard or replicas
     names = ("pp", "dp_replicate", "dp_shard", "tp")

@@ -19,20 +19,17 @@ PAUSE_S = 0.02
 
 
 def store_of_this_start(store: dist.Store, rank: int, world: int, timeout: timedelta) -> dist.Store:
-    """A part of the launcher's store that only the processes of this start know. Raises
-    RuntimeError when one does not come."""
+    """The launcher's store for this start only. Raises RuntimeError when a process is missing."""
     own, deadline = uuid.uuid4().hex, time.monotonic() + timeout.total_seconds()
-    name = (
-        _as_first(store, world, own, deadline)
-        if rank == 0
-        else _as_other(store, rank, own, deadline)
-    )
+    if rank == 0:
+        name = _as_first(store, world, own, deadline)
+    else:
+        name = _as_other(store, rank, own, deadline)
     return dist.PrefixStore(f"start-{name}", store)
 
 
 def _as_first(store: dist.Store, world: int, own: str, deadline: float) -> str:
-    """Tell everyone the name of the start and whom it was told, until all have found themselves
-    there."""
+    """Tell everyone the start's name and who was told, until all have found themselves there."""
     told: list[str] = []
     while not all(store.check([f"joined-{own}-{rank}"]) for rank in range(1, world)):
         there = [store.get(f"came-{rank}").decode() for rank in range(1, world)]

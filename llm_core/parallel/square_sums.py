@@ -20,8 +20,7 @@ RUN = 512
 
 
 def square_sum(tensors: Sequence[Tensor]) -> Tensor:
-    """Of the elements of all, a float64 scalar on their device. They are real numbers, on one
-    device."""
+    """Of the real elements of all, which lie on one device; a float64 scalar there."""
     if tensors[0].device.type == "cpu":
         norms = torch.cat([norm.view(-1) for tensor in tensors for norm in _norms_of_runs(tensor)])
     else:
@@ -33,6 +32,7 @@ def _norms_of_runs(tensor: Tensor) -> list[Tensor]:
     flat = tensor.reshape(-1)
     whole = len(flat) - len(flat) % RUN
     runs, rest = flat[:whole].view(-1, RUN), flat[whole:]
+    # Of an empty tensor too there is one norm, 0.
     return [torch.linalg.vector_norm(runs, dim=1)] * (whole > 0) + [
         torch.linalg.vector_norm(rest)
     ] * (len(rest) > 0 or not whole)

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from llm_core.model.loss import CrossEntropy
-from llm_core.model.transformer import SwiGLU, Transformer
+from llm_core.model.transformer import Transformer
 from llm_core.parallel.collectives import gather, scatter_sum, share, total
 from llm_core.parallel.overlap import Overlap
 from llm_core.parallel.vocabulary import embed, token_losses
@@ -62,8 +62,7 @@ class TensorShards:
     group: dist.ProcessGroup
     sequence: bool = True
     overlap: Overlap | None = None
-    """How exchanges of the residual stream run beside products, with `sequence`; None: one after
-    another."""
+    """How exchanges run beside products, with `sequence`; None: one after another."""
 
     @property
     def rank(self) -> int:
@@ -82,8 +81,7 @@ class TensorShards:
         return whole.narrow(dim, part.start, len(part))
 
     def is_partial(self, name: str) -> bool:
-        """Whether a whole weight has on each process the gradient of its own tokens or heads
-        only."""
+        """Whether each process has of a whole weight its own tokens' or heads' gradient only."""
         return cut_dim(name) is None and (self.sequence or PER_HEAD.search(name) is not None)
 
     def loss(self, vocab_size: int) -> CrossEntropy:
@@ -97,6 +95,7 @@ class TensorShards:
 
         parts: of a pipeline, models over the same blocks, which get the same embedding.
         """
+        # By parameter and not by name, so that tied weights stay one.
         cut: dict[nn.Parameter, nn.Parameter] = {}
         for name, weight in list(model.named_parameters(remove_duplicate=False)):
             if cut_dim(name) is None:
@@ -108,8 +107,7 @@ class TensorShards:
         for block in model.own_blocks:
             block.attention.qkv = CutOutputs(block.attention.qkv, self)
             block.attention.out = CutInputs(block.attention.out, self)
-            into = "gate_up" if isinstance(block.ffn, SwiGLU) else "up"
-            setattr(block.ffn, into, CutOutputs(getattr(block.ffn, into), self))
+            setattr(block.ffn, block.ffn.into_name, CutOutputs(block.ffn.into, self))
             block.ffn.down = CutInputs(block.ffn.down, self)
         if model.embedding is not None:
             first_id = part_of(model.config.vocab_size, self.rank, self.size).start
@@ -123,8 +121,7 @@ class TensorShards:
                         one.positions = positions  # type: ignore[assignment]
 
     def enter(self, x_BTD: Tensor) -> Tensor:
-        """The residual stream → all tokens of it, for a layer of which each process computes other
-        outputs."""
+        """The residual stream → all tokens of it, for layers with other outputs on each process."""
         return gather(x_BTD, 1, self.group) if self.sequence else share(x_BTD, self.group)
 
     def leave(self, x_BTD: Tensor) -> Tensor:

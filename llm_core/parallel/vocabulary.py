@@ -22,8 +22,7 @@ from llm_core.model.loss import precise
 
 
 def embed(weight_VD: Tensor, ids_BT: Tensor, first_id: int) -> Tensor:
-    """Embeddings of the ids that are here, from first_id on, zeros for others: an addend of the
-    whole embedding_BTD."""
+    """embedding_BTD of ids that are here, from first_id on; zeros for others, to be summed."""
     rows_BT, here_BT = _rows(ids_BT, first_id, len(weight_VD))
     return F.embedding(rows_BT, weight_VD) * here_BT[..., None].to(weight_VD.dtype)
 
@@ -31,8 +30,7 @@ def embed(weight_VD: Tensor, ids_BT: Tensor, first_id: int) -> Tensor:
 def token_losses(
     logits_BTV: Tensor, targets_BT: Tensor, first_id: int, group: dist.ProcessGroup
 ) -> Tensor:
-    """Nats of each target, losses_BT, in float32 or better; 0 where it is ignored. The same on all
-    processes."""
+    """Nats of each target, losses_BT, in float32 or better; 0 if ignored. Equal everywhere."""
     return cast(Tensor, _TokenLosses.apply(precise(logits_BTV), targets_BT, first_id, group))
 
 
@@ -50,9 +48,11 @@ class _TokenLosses(torch.autograd.Function):
     ) -> Tensor:
         largest_BT = logits_BTV.amax(dim=-1)
         dist.all_reduce(largest_BT, op=dist.ReduceOp.MAX, group=group)
+        # By the same number on all processes, so that their exponentials add up.
         shifted_BTV = logits_BTV - largest_BT[..., None]
         rows_BT, here_BT = _rows(targets_BT, first_id, logits_BTV.shape[-1])
         target_BT = shifted_BTV.gather(-1, rows_BT[..., None]).squeeze(-1) * here_BT
+        # In place, for logits are the largest tensor here; the target's is taken out before.
         exponentials_BTV = shifted_BTV.exp_()
         sums = torch.stack((exponentials_BTV.sum(dim=-1), target_BT))
         dist.all_reduce(sums, group=group)

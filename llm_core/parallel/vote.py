@@ -37,15 +37,12 @@ class Vote:
             return mine
         answer = self.settle()
         flag = torch.tensor(int(mine))
-        self._turn = (
-            flag,
-            dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.ranks.hosts, async_op=True),
-        )
+        work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.ranks.hosts, async_op=True)
+        self._turn = flag, work
         return answer
 
     def settle(self) -> bool:
-        """What the last turn found, waited for; the next answer is `at_first` again. A run must not
-        end amid a turn."""
+        """What the last turn found; the next answer is `at_first` again. A run must end so."""
         if self._turn is None:
             return self.at_first
         (flag, work), self._turn = self._turn, None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from llm_core.model.init import init_weights
-from llm_core.model.transformer import Transformer, global_name
+from llm_core.model.transformer import Transformer, as_it_is, global_name
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local, placed_weights, whole_shapes
 from llm_core.parallel.ranks import Ranks
@@ -19,8 +19,7 @@ from llm_core.parallel.tensor import TensorShards
 
 
 def initialize(model: Transformer, seed: int, tensor: TensorShards | None) -> None:
-    """Give the weights of this process their pieces of the initial values, which do not depend on
-    the layout."""
+    """Give this process's weights their pieces of initial values, which no layout changes."""
     init_weights(model, seed, partial(put, tensor), whole_shapes(model.config))
 
 
@@ -44,12 +43,8 @@ def write_weights(layout: Layout, weights: Mapping[str, Tensor]) -> None:
             put(layout.tensor, found, weight, weights[found])
 
 
-def itself(weight: nn.Parameter) -> Tensor:
-    return weight
-
-
 def whole_weights(
-    layout: Layout, ranks: Ranks, of: Callable[[nn.Parameter], Tensor] = itself
+    layout: Layout, ranks: Ranks, of: Callable[[nn.Parameter], Tensor] = as_it_is
 ) -> dict[str, Tensor]:
     """All weights on the CPU of the first rank, both names of a tied one; empty elsewhere. Every
     rank must call it.

@@ -21,31 +21,27 @@ from llm_core.parallel.buckets import split_buckets
 from llm_core.parallel.tensor import part_of
 
 BUCKET = 1 << 24
-"""Elements of weights gathered at once: enough that sending, not starting to send, takes the
-time."""
+"""Elements of weights gathered at once: enough that sending takes the time, not starting to."""
 
 
 @torch.no_grad()
 def share_rows(weights: Sequence[nn.Parameter], mesh: DeviceMesh) -> None:
-    """After each process has updated its rows of the weights: give all rows to all. Every process
-    must call it."""
+    """After each process has updated its rows of the weights: give all rows to all. Collective."""
     for bucket in split_buckets(weights, BUCKET):
-        gather_rows(bucket, mesh)
+        _gather_rows(bucket, mesh)
 
 
 def rows_of(tensor: Tensor, rank: int, size: int) -> Tensor:
-    """The rows of one process, a view: equal runs of the first dim, of which the last may be short
-    or empty."""
+    """The rows of one process, a view: equal runs of dim 0; the last may be short or empty."""
     part = part_of(len(tensor), rank, size)
     return tensor[part.start : part.stop]
 
 
-def gather_rows(weights: list[nn.Parameter], mesh: DeviceMesh) -> None:
+def _gather_rows(weights: list[nn.Parameter], mesh: DeviceMesh) -> None:
     """Give every process the rows of all others, in one exchange."""
     size = mesh.size()
-    lengths = [
-        rows_of(p, 0, size).numel() for p in weights
-    ]  # the first has most, and room is left for as many of each
+    # The first process has most rows, and room is left for as many of each.
+    lengths = [rows_of(p, 0, size).numel() for p in weights]
     mine = weights[0].new_zeros(sum(lengths))
     for p, buffer in zip(weights, mine.split(lengths), strict=True):
         rows = rows_of(p, mesh.get_local_rank(), size)

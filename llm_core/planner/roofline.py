@@ -20,8 +20,7 @@ from llm_core.device import synchronize
 from llm_core.model.config import ModelConfig
 
 OVERHEAD_FACTOR = 3.0
-"""A pass that takes more than this many times its limit is bound by neither bandwidth nor
-arithmetic."""
+"""A pass this many times slower than its limit is bound by neither bandwidth nor arithmetic."""
 
 
 BF16_FLOPS = {
@@ -36,8 +35,7 @@ BF16_FLOPS = {
     "L40": 181e12,
     "L4": 121e12,
 }
-"""Dense peaks of bfloat16 products as makers state them, by a part of the card's name; the first
-that fits."""
+"""Stated dense peaks of bfloat16 products, by part of the card's name; the first match."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +61,20 @@ def kv_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
 def cached_step(
     config: ModelConfig, batch: int, context_tokens: int, bytes_per_number: int
 ) -> Work:
-    """One decode step of `batch` rows that each attend to `context_tokens` tokens, the new one
-    included."""
+    """One decode step of `batch` rows that attend `context_tokens` each, the new one included."""
     embedding_rows = 0 if config.tied_embeddings else batch * config.dim
     weights = (config.matmul_parameters() + embedding_rows) * bytes_per_number
     cache = batch * context_tokens * kv_bytes_per_token(config, bytes_per_number)
+    # A multiply-add per channel in scores, and one in values.
     attention = 4 * config.num_layers * config.attention_dim * context_tokens
     return Work(weights + cache, batch * (2 * config.matmul_parameters() + attention))
 
 
 def full_pass(config: ModelConfig, batch: int, num_tokens: int, bytes_per_number: int) -> Work:
-    """A causal pass over `num_tokens` tokens per row with logits of the last one only: prefill, or
-    a step without a cache."""
+    """A causal pass with logits of the last token only: prefill, or a step without a cache."""
     embedding_rows = 0 if config.tied_embeddings else batch * num_tokens * config.dim
     head = config.vocab_size * config.dim
+    # 4 FLOPs per channel of each of n (n + 1) / 2 pairs.
     attention = 2 * config.num_layers * config.attention_dim * num_tokens * (num_tokens + 1)
     flops = 2 * (config.matmul_parameters() - head) * num_tokens + 2 * head + attention
     return Work((config.matmul_parameters() + embedding_rows) * bytes_per_number, batch * flops)
@@ -93,8 +91,7 @@ def limits(work: Work, elapsed_s: float, peaks: Peaks) -> dict[str, float | str]
 
 
 def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
-    """Best of some repetitions, after a warm-up: a peak is a limit, so noise may only lower it.
-    About half a second on a CPU."""
+    """Best of some repeats after a warm-up: noise may only lower a peak. Half a second on CPUs."""
     on_gpu = device.type == "cuda"
     array = torch.ones(
         (1 << 29 if on_gpu else 1 << 26) // dtype.itemsize, dtype=dtype, device=device
@@ -107,8 +104,7 @@ def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
 
 
 def training_peak(device: torch.device, dtype: str) -> tuple[float, str]:
-    """(FLOP/s of products on one device, "stated" or "measured"): stated for bfloat16 on cards we
-    know, else measured."""
+    """(FLOP/s of one device, "stated" for bfloat16 on cards we know, else "measured")."""
     if device.type == "cuda" and dtype != "fp32":
         name = torch.cuda.get_device_name(device)
         if stated := next((flops for part, flops in BF16_FLOPS.items() if part in name), 0.0):

@@ -10,19 +10,10 @@ from __future__ import annotations
 
 import re
 
-MATMUL, ATTENTION, ELEMENTWISE, OPTIMIZER, COPIES, OTHER, COMMUNICATION, IDLE = (
-    "matmul",
-    "attention",
-    "elementwise",
-    "optimizer",
-    "copies",
-    "other",
-    "communication",
-    "idle",
-)
+MATMUL, ATTENTION, ELEMENTWISE, OPTIMIZER = "matmul", "attention", "elementwise", "optimizer"
+COPIES, OTHER, COMMUNICATION, IDLE = "copies", "other", "communication", "idle"
 KINDS = (MATMUL, ATTENTION, ELEMENTWISE, OPTIMIZER, COPIES, OTHER, COMMUNICATION, IDLE)
-"""A moment in which several run counts for the first of them: communication only where nothing is
-computed."""
+"""A moment counts for the first kind that runs: communication only if nothing computes."""
 
 OPTIMIZER_MARK = "optimizer"
 """Name of the range in a trace within which all work is the optimizer's."""

@@ -66,12 +66,8 @@ class Recorder:
         with warnings.catch_warnings():
             # The first step of a run has none before it.
             warnings.filterwarnings("ignore", message="Profiler won't be using warmup")
-            plan = schedule(
-                wait=0,
-                warmup=int(step < self.first),
-                active=self.last - max(step, self.first) + 1,
-                repeat=1,
-            )
+            active = self.last - max(step, self.first) + 1
+            plan = schedule(wait=0, warmup=int(step < self.first), active=active, repeat=1)
             self._profiler = profile(
                 activities=activities, schedule=plan, on_trace_ready=self._write
             )

@@ -61,8 +61,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """device: of the work that is counted, cuda or cpu; rows: {kind, exposed_ms, share, busy_ms,
-    calls}; top: by name."""
+    """device: cuda or cpu; rows: {kind, exposed_ms, share, busy_ms, calls}; top: by name."""
 
     device: str
     num_steps: int
@@ -71,13 +70,8 @@ class Table:
     top: list[dict[str, Any]]
 
     def markdown(self) -> str:
-        lines = [
-            (
-                f"{self.num_steps} steps of {self.step_ms:.2f} ms on {self.device}; numbers are per"
-                " step."
-            ),
-            "",
-        ]
+        steps = f"{self.num_steps} steps of {self.step_ms:.2f} ms on {self.device}"
+        lines = [f"{steps}; numbers are per step.", ""]
         lines += ["| kind | exposed ms | share | busy ms | calls |", "|---|---:|---:|---:|---:|"]
         for row in self.rows:
             numbers = (
@@ -171,8 +165,7 @@ def host_spans(events: Sequence[Event], threads: set[tuple[Any, Any]]) -> list[S
 
 
 def own_times(events: Sequence[Event]) -> list[tuple[float, float, str, bool]]:
-    """(begin, end, name, whether it is its first) of the stretches in which each operator of a
-    thread ran, and none it called."""
+    """(begin, end, name, is_first) of times in which an operator ran and none that it called."""
     found: list[tuple[float, float, str, bool]] = []
     open_: list[Event] = []  # operators that have begun, each called by the one before
     seen: set[int] = set()
@@ -198,13 +191,13 @@ def own_times(events: Sequence[Event]) -> list[tuple[float, float, str, bool]]:
 
 
 def exposed(spans: Sequence[Span], begin: float, end: float) -> dict[str, float]:
-    """Microseconds of [begin, end] by the first kind that runs in each moment, idle where none
-    does."""
+    """Microseconds of [begin, end] by the first kind that runs in each moment, else idle."""
     changes = [
         (min(max(time, begin), end), change, span.kind)
         for span in spans
         for time, change in ((span.begin, 1), (span.end, -1))
     ]
+    # Between two changes in a row the same kinds run.
     running, found, at = Counter[str](), dict.fromkeys(KINDS, 0.0), begin
     for time, change, kind in sorted(changes):
         if time > at:

@@ -45,8 +45,7 @@ def check_settings(
 
 
 def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
-    """Whether the kernel that is asked for takes this run's numbers and masks. Raises
-    ConfigError."""
+    """Raises ConfigError where the attention kernel does not take this run's numbers and masks."""
     kernel, causal_only = train.attention, ("cudnn", "flash", "fa3", "fa4")
     if kernel in (*causal_only, "varlen") and train.dtype == "fp32":
         raise ConfigError(
@@ -78,8 +77,7 @@ def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
 def check_quack(
     model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig
 ) -> None:
-    """Whether the package multiplies what this run has, where it is asked for. Raises
-    ConfigError."""
+    """Raises ConfigError where the package is asked for and does not multiply what this run has."""
     if train.kernels != "quack":
         return
     if train.dtype == "fp32":

@@ -37,12 +37,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(config.train.grace_s))
     options = ["--standalone", f"--nproc-per-node={config.parallel.num_processes}"]
     options += [f"--max-restarts={config.parallel.max_restarts}", "-m", "llm_core.training.train"]
+    options += ["--config", str(arguments.config), "--workdir", str(arguments.workdir)]
     try:
-        run(
-            parse_args(
-                [*options, "--config", str(arguments.config), "--workdir", str(arguments.workdir)]
-            )
-        )
+        run(parse_args(options))
     except ChildFailedError as error:
         for line in str(error).splitlines():
             note(line)
@@ -53,8 +50,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def note_first_death(workdir: Path, failures: Mapping[int, ProcessFailure]) -> None:
-    """Say how the process ended that ended first, if it was by a signal: of those in the same
-    second, the one that was."""
+    """Note how the process that ended first did, if a signal ended it.
+
+    Times are whole seconds: of processes that ended in the same one, one with a signal counts.
+    """
     rank, first = min(failures.items(), key=lambda item: (item[1].timestamp, item[1].exitcode >= 0))
     if first.exitcode >= 0 or status_as_written(workdir / STATUS_FILE).get("outcome") in (
         "finished",
@@ -62,10 +61,8 @@ def note_first_death(workdir: Path, failures: Mapping[int, ProcessFailure]) -> N
     ):
         return
     try:
-        note_death(
-            workdir / STATUS_FILE,
-            f"rank {rank} (process {first.pid}) {describe_end(first.exitcode)}",
-        )
+        cause = f"rank {rank} (process {first.pid}) {describe_end(first.exitcode)}"
+        note_death(workdir / STATUS_FILE, cause)
     except OSError as error:
         note(f"{workdir / STATUS_FILE} was not written: {error}")
 

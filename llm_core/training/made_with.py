@@ -28,15 +28,14 @@ class MadeWith:
     """What decides the result of a run."""
 
     settings: Mapping[str, Any]
-    """Dotted name → plain value, in the order of the config; then the digest of each split's
-    shards."""
+    """Dotted name → plain value, in order of the config; then each split's digest."""
     optim: OptimConfig
 
     def difference_to(self, saved: Mapping[str, Any], step: int) -> str | None:
         """The first setting that a checkpoint of `step` was made with another value of, in words.
 
-        Another number of steps is none where it changes no step that is made: learning rates up to
-        `step` stay as they were.
+        Another number of steps does not count as a difference if it changes no step made: learning
+        rates up to `step` stay as they were.
         """
         for name in [*self.settings, *(name for name in saved if name not in self.settings)]:
             before, now = saved.get(name, "not set"), self.settings.get(name, "not set")
@@ -54,15 +53,10 @@ class MadeWith:
         return None
 
     def _first_changed_rate(self, before: int, now: int, step: int) -> int | None:
-        made = range(1, min(step, before, now) + 1)
-        return next(
-            (
-                k
-                for k in made
-                if learning_rate(k, before, self.optim) != learning_rate(k, now, self.optim)
-            ),
-            None,
-        )
+        for k in range(1, min(step, before, now) + 1):
+            if learning_rate(k, before, self.optim) != learning_rate(k, now, self.optim):
+                return k
+        return None
 
 
 def made_with(config: RunConfig, *splits: TokenShards) -> MadeWith:
@@ -86,7 +80,6 @@ def _dotted(name: str, value: Any) -> dict[str, Any]:
 
 
 def _digest(shards: TokenShards) -> str:
-    """By what the shards say of themselves, digests of their tokens among it: opening a run reads
-    no token for this."""
+    """Of what shards say of themselves, digests of tokens included: no token is read for it."""
     metadata = json.dumps([shard.metadata for shard in shards.shards], sort_keys=True)
     return hashlib.blake2b(metadata.encode(), digest_size=8).hexdigest()

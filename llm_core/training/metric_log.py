@@ -29,6 +29,8 @@ PROFILE_FOLDER = "profile"
 class MetricLog:
     """Appends rows with a `step` to a JSON-lines file; flushed row by row, synced on request.
 
+    A context: the file is closed at its end, also where the run is refused.
+
     rows: those of training; events of the run are in the file alone. resumed_step: later rows are
     cut off; None: none are yet.
     """
@@ -53,14 +55,8 @@ class MetricLog:
 
     def tell(self, event: str, step: int, what: str) -> None:
         """Record something that happened to the run outside of training."""
-        self._append(
-            {
-                "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                "event": event,
-                "step": step,
-                "what": what,
-            }
-        )
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._append({"at": at, "event": event, "step": step, "what": what})
 
     def _append(self, row: dict[str, Any]) -> None:
         self._stream.write(_line(row))
@@ -77,6 +73,12 @@ class MetricLog:
     def close(self) -> None:
         self._stream.close()
 
+    def __enter__(self) -> MetricLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def is_of_run(row: dict[str, Any]) -> bool:
     """Whether a row tells what happened to the run, rather than what training did."""
@@ -92,18 +94,19 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Whole rows of a JSON-lines file that may be growing or torn at its end; none where there is
     no file.
 
-    Raises ConfigError where a row before the end is none, as after the loss of a disk block.
+    Raises ConfigError where a row before the end is damaged, as after the loss of a disk block.
     """
     if not path.exists():
         return []
     rows = []
+    # What follows the last line feed is empty, or a row that was torn off.
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
             rows.append(json.loads(line))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(
-                f"line {number} of {path} is damaged ({error}); delete that line, checkpoints stay"
-                " good"
+                f"line {number} of {path} is damaged ({error}); delete that line, which no"
+                " checkpoint needs"
             ) from error
     return rows
 

@@ -52,7 +52,7 @@ class Rollback:
         if point is None:
             raise TrainingDiverged(
                 f"step {step}: too many skipped steps, and no sound point to go back to in"
-                f" {self.points.root}"
+                f" {self.points.root}; lower optim.lr or raise optim.warmup_steps"
             )
         self.points.read(point, layout, optimizer)
         optimizer.guard.note_rollbacks([*taken, (step, point)])

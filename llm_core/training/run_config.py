@@ -49,7 +49,7 @@ class RunConfig:
 
 
 def read_run_config(file: Path) -> RunConfig:
-    """Raises ConfigError where the file is none."""
+    """Raises ConfigError where the file is not the JSON of a run."""
     try:
         values = json.loads(file.read_text("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -66,8 +66,7 @@ def check_run(
     memory: MemoryConfig = NO_SAVINGS,
     optimizer: OptimizerKind = "adamw",
 ) -> None:
-    """Rules that hold between groups. Raises ConfigError, for degrees that cannot run with the
-    nearest that can."""
+    """Raises ConfigError for groups that do not fit together, and names degrees that would run."""
 
     def check(parallel: ParallelConfig) -> None:
         _check_degrees(model, train, parallel)
@@ -90,8 +89,7 @@ def check_run(
 
 
 def _what_can_run(parallel: ParallelConfig, check: Callable[[ParallelConfig], None]) -> str:
-    """The nearest products of as many processes, or else the largest number of fewer ones that can
-    have these degrees."""
+    """The nearest products of as many processes, or else the most processes that can run."""
     if near := nearest_layouts(parallel, check):
         return f"nearest that can run: {' or '.join(other.product for other in near)}"
     for num_processes in range(parallel.num_processes - 1, 0, -1):
@@ -104,8 +102,7 @@ def _what_can_run(parallel: ParallelConfig, check: Callable[[ParallelConfig], No
 def nearest_layouts(
     parallel: ParallelConfig, check: Callable[[ParallelConfig], None], most: int = 2
 ) -> list[ParallelConfig]:
-    """Layouts of as many processes that pass a check, by how little their degrees differ, as
-    ratios, from those asked for."""
+    """Layouts of as many processes that pass, by how little their degrees differ as ratios."""
 
     def distance(degrees: tuple[int, ...]) -> float:
         asked = (parallel.pp, parallel.cp, parallel.tp, parallel.dp_shard or degrees[3])
@@ -132,18 +129,14 @@ def nearest_layouts(
 
 
 def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
-    """Whether processes, layers, heads, tokens and micro batches divide as the degrees ask. Raises
-    ConfigError."""
+    """Raises ConfigError where layers, heads, tokens or micro batches do not divide."""
     check_shares(parallel)
     plan = parallel.plan(model.num_layers)
     piece = train.micro_batch_sequences * parallel.dp
     if train.global_batch_sequences % piece:
         suggestion: Any = max(1, train.global_batch_sequences // piece) * piece
-        of = (
-            "num_processes"
-            if parallel.pp * parallel.cp * parallel.tp == 1
-            else "data-parallel degree"
-        )
+        is_plain = parallel.pp * parallel.cp * parallel.tp == 1
+        of = "num_processes" if is_plain else "data-parallel degree"
         raise ConfigError(
             f"train.global_batch_sequences ({train.global_batch_sequences}) must be a multiple of"
             f" micro_batch_sequences x {of} ({train.micro_batch_sequences} x {parallel.dp});"
@@ -180,11 +173,9 @@ def check_shares(parallel: ParallelConfig) -> None:
         not 1 < parallel.dp_shard < replicas or replicas % parallel.dp_shard
     ):
         possible = [size for size in divisors(replicas) if 1 < size < replicas]
-        way_out = (
-            f"try dp_shard={' or '.join(map(str, possible))}"
-            if possible
-            else "use fsdp, or more processes"
-        )
+        way_out = "use fsdp, or more processes"
+        if possible:
+            way_out = f"try dp_shard={' or '.join(map(str, possible))}"
         raise ConfigError(
             f"parallel.dp_shard ({parallel.dp_shard}) must divide the {replicas} processes that"
             f" hold the same layers into groups of two or more; {way_out}"
@@ -192,8 +183,7 @@ def check_shares(parallel: ParallelConfig) -> None:
 
 
 def _smaller_micro_batch(train: TrainConfig, dp: int, plan: StagePlan | None) -> str:
-    """The way out that leaves what is trained as it is: the largest micro batch below the one asked
-    for that can run."""
+    """The way out that leaves training as it is: the largest smaller micro batch that can run."""
     for size in range(train.micro_batch_sequences - 1, 0, -1):
         count, rest = divmod(train.global_batch_sequences, size * dp)
         if rest == 0 and (plan is None or plan.micro_batch_rule(count) is None):

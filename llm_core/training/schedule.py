@@ -17,8 +17,7 @@ from llm_core.optim.config import OptimConfig
 
 
 def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
-    """Rate of the update that makes step `step` of 1 … num_steps. Rises linearly to the peak over
-    `warmup_steps`."""
+    """Rate of the update that makes `step` of 1 … num_steps; rises over `warmup_steps`."""
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
     return config.lr * _fraction(step, num_steps, config)
@@ -32,6 +31,7 @@ def _fraction(step: int, num_steps: int, config: OptimConfig) -> float:
         return max(config.min_lr_frac, math.sqrt(max(1, config.warmup_steps) / step))
     begin, shape = config.warmup_steps, "cosine" if config.schedule == "cosine" else "linear"
     if config.schedule == "wsd":
+        # The decay never begins before the warm-up has ended.
         begin = max(begin, num_steps - round(config.decay_frac * num_steps))
         shape = config.decay_shape
     progress = min(1.0, max(0, step - begin) / max(1, num_steps - begin))

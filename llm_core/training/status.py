@@ -28,15 +28,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from llm_core.durable import write_whole
+from llm_core.durable import write_durably
 from llm_core.printing import note
 
 STATUS_FILE = "status.json"
 LOCK_FILE = "trainer.lock"
 BEAT_S = 5.0
 SILENT_S = 300.0
-"""A run on another host whose last sign of life is older is taken for dead: many beats, and clocks
-may differ."""
+"""Silence after which a run on another host is taken for dead; clocks may differ."""
 
 
 class Heartbeat:
@@ -82,10 +81,6 @@ class Heartbeat:
         self._facts |= facts
         self._write(outcome, durable=True)
 
-    @property
-    def step(self) -> int:
-        return self._step[0]
-
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_S):
             try:
@@ -109,12 +104,11 @@ def _text_of(at: float) -> str:
 
 
 def write_status(path: Path, outcome: str, step: int, durable: bool = False, **facts: Any) -> None:
-    """Say how a run stands. Readers see the old file or the new one; on a full disk the old one is
-    written over."""
+    """Say how a run stands; readers see the old or new file. On a full disk it is overwritten."""
     status = {"outcome": outcome, "step": step, "at": _text_of(time.time())} | facts
     text = json.dumps(status, sort_keys=True) + "\n"
     try:
-        write_whole(path, text, synced=durable)
+        write_durably(path, text, synced=durable)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
             raise
@@ -124,15 +118,13 @@ def write_status(path: Path, outcome: str, step: int, durable: bool = False, **f
 def _write_over(path: Path, text: str) -> None:
     """In the blocks that the file has: a full disk gives no others."""
     with path.open("r+b", buffering=0) as stream:
-        stream.write(
-            text.encode().ljust(os.fstat(stream.fileno()).st_size)
-        )  # JSON may end in blanks
+        # JSON may end in blanks.
+        stream.write(text.encode().ljust(os.fstat(stream.fileno()).st_size))
         os.fsync(stream.fileno())
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """How the run of a work directory stands, `died` if it ended without a word; empty where none
-    has begun."""
+    """How a run stands, `died` if it ended without a word; empty where none has begun."""
     status = status_as_written(path)
     if status.get("outcome") != "running":
         return status
@@ -142,15 +134,12 @@ def read_status(path: Path) -> dict[str, Any]:
     who = f"process {status.get('pid')} on {host}"
     if host != platform.node():
         silent_s = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
-        return (
-            status
-            if silent_s < SILENT_S
-            else status | {"outcome": "died", "cause": f"no sign of life of {who} since {at}"}
-        )
+        dead = {"outcome": "died", "cause": f"{who} gave no sign of life since {at}"}
+        return status if silent_s < SILENT_S else status | dead
     if is_held(path.parent):
         return status
     status = status_as_written(path)  # again: it may have ended with a word in between
-    dead = {"outcome": "died", "cause": f"{who} is gone, its last sign of life was at {at}"}
+    dead = {"outcome": "died", "cause": f"{who} is gone; its last sign of life was at {at}"}
     return status | dead if status.get("outcome") == "running" else status
 
 
@@ -168,23 +157,14 @@ def is_held(workdir: Path) -> bool:
 
 def note_death(path: Path, cause: str) -> None:
     """Say that a run ended without a word. Raises OSError where it cannot be written."""
-    known = {
-        name: value
-        for name, value in status_as_written(path).items()
-        if name not in ("outcome", "step", "at")
-    }
-    write_status(
-        path,
-        "died",
-        status_as_written(path).get("step", 0),
-        durable=True,
-        **known | {"cause": cause},
-    )
+    known = status_as_written(path)
+    step = known.get("step", 0)
+    facts = {name: known[name] for name in known.keys() - {"outcome", "step", "at"}}
+    write_status(path, "died", step, durable=True, **facts | {"cause": cause})
 
 
 def status_as_written(path: Path) -> dict[str, Any]:
-    """Without asking whether the run lives; empty where there is no file, or none that is whole, as
-    after a loss of power."""
+    """As it is in the file, whether the run lives or not; empty where none is whole."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, ValueError):

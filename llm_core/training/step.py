@@ -77,6 +77,7 @@ def agree(
     """  # noqa: E501
     own = loss[None] if sums is None else torch.cat([loss[None], sums.flatten()])
     own = own if ranks.counts_losses else torch.zeros_like(own)
+    # Of the first rank alone: norms may differ in their last bits between ranks.
     of_first = norm.double() if ranks.is_first else torch.zeros_like(loss)
     broken = (~torch.isfinite(norm)).double()
     summed = ranks.sum(torch.cat([torch.stack([of_first, broken]), own]))
@@ -85,8 +86,7 @@ def agree(
 
 
 def place(batch: Batch, layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, Rows]:
-    """(ids_BT, targets_BT, rows) on the device of this rank: its slice of the tokens where a
-    context has several."""
+    """(ids_BT, targets_BT, rows) on this rank's device, its slice of tokens in a context."""
     ids_BT, targets_BT, documents_BK, _ = batch
     ids_BT, targets_BT = (
         tensor.to(ranks.device, non_blocking=True) for tensor in (ids_BT, targets_BT)
@@ -105,11 +105,9 @@ def place(batch: Batch, layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, R
 def own_columns(whole_BK: Tensor, layout: Layout, ranks: Ranks) -> Tensor:
     """On the device of this rank, the columns of the tokens that are its own."""
     own = whole_BK.to(ranks.device, non_blocking=True)
-    return (
-        own
-        if layout.context is None
-        else own[:, layout.context.columns(own.shape[1], ranks.device)]
-    )
+    if layout.context is None:
+        return own
+    return own[:, layout.context.columns(own.shape[1], ranks.device)]
 
 
 def accumulate_gradients(
@@ -157,8 +155,7 @@ def accumulate_gradients(
 
 
 def token_losses(layout: Layout, ids_BT: Tensor, targets_BT: Tensor, rows: Rows) -> Tensor | None:
-    """Nats of each target, losses_BT; None on processes that do not see the head. Every process
-    must call it."""
+    """Nats of each target, losses_BT; None where the head is elsewhere. Collective."""
     if layout.pipeline is not None:
         return layout.pipeline.forward(ids_BT, targets_BT, **rows)
     losses_BT: Tensor = layout.model(ids_BT, targets_BT=targets_BT, **rows)[1]

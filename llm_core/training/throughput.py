@@ -1,5 +1,5 @@
 """Measures how fast training goes, and whether a process is slower than the others: rows of
-`timing.jsonl`, one a logged stretch.
+`timing.jsonl`, one per logging interval.
 
 | field | what |
 |---|---|
@@ -14,7 +14,7 @@ FLOPs are those of the pairs that the masks of the very batches let attend; padd
 Inside a step processes wait for each other, so their wall times are alike; a pace is therefore
 measured on a product that each computes alone. It finds slow or shared processors and throttled
 GPUs; a slow disk shows in `data_wait_s`. Cost: three products of less than a millisecond, and an
-exchange of four numbers, per logged stretch.
+exchange of four numbers, per logging interval.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from llm_core.planner.roofline import best_time
 from llm_core.training.run_config import RunConfig
 
 SLOW_PACE, SLOW_STRETCHES = 1.3, 3
-"""A process that is so many times slower than the median, so many stretches in a row, is
-reported."""
+"""Times as long as the median, and logging intervals in a row, after which one is reported."""
 
 Result = TypeVar("Result")
 
@@ -64,12 +63,8 @@ class StepClock:
 
     def restart(self) -> None:
         """The next stretch begins now."""
-        self._began, self._waited_s, self._pairs, self._tokens = (
-            time.perf_counter(),
-            0.0,
-            torch.zeros_like(self._pairs),
-            0,
-        )
+        self._began, self._waited_s = time.perf_counter(), 0.0
+        self._pairs, self._tokens = torch.zeros_like(self._pairs), 0
 
     def wait_for(self, made: Callable[[], Result]) -> Result:
         """What a call gives; its time is time without data."""
@@ -89,8 +84,7 @@ class StepClock:
         self._tokens += rows * tokens
 
     def row(self, step: int, num_steps: int) -> dict[str, Any]:
-        """The facts of the steps since the last call, up to `step`; the device has been waited
-        for."""
+        """Facts of the steps since the last call, up to `step`; the device has been waited for."""
         elapsed_s = time.perf_counter() - self._began
         paces, waits, memory, attended = self._of_all_ranks()
         tokens_per_s = num_steps * self.config.train.tokens_per_step / elapsed_s
@@ -99,8 +93,6 @@ class StepClock:
             "num_steps": num_steps,
             "elapsed_s": elapsed_s,
             "tokens_per_s": tokens_per_s,
-        }
-        found |= {
             "data_wait_s": max(waits),
             "max_memory_bytes": int(max(memory)),
             "attended_tokens": statistics.fmean(attended),
@@ -110,11 +102,9 @@ class StepClock:
                 found[f"mfu_{name}"] = self._mfu(tokens_per_s, found["attended_tokens"], causal)
         if len(paces) > 1:
             slowest = max(range(len(paces)), key=lambda rank: paces[rank])
-            found |= {
-                "slowest_rank": slowest,
-                "slowest_pace": paces[slowest] / statistics.median(paces),
-            }
-            self._watch(step, slowest, found["slowest_pace"])
+            pace = paces[slowest] / statistics.median(paces)
+            found |= {"slowest_rank": slowest, "slowest_pace": pace}
+            self._watch(step, slowest, pace)
         self.restart()
         return found
 
@@ -123,14 +113,11 @@ class StepClock:
         return tokens_per_s * flops / (self.peak_flops * self.ranks.world)
 
     def _of_all_ranks(self) -> tuple[list[float], list[float], list[float], list[float]]:
-        """(seconds of the product, seconds without data, bytes held, tokens attended) of each
-        rank."""
+        """(product's seconds, seconds without data, bytes held, tokens attended) of each rank."""
         device = self.ranks.device
-        attended = (
-            2 * float(self._pairs) / self._tokens
-            if self._tokens
-            else float(self.config.train.seq_len)
-        )
+        attended = float(self.config.train.seq_len)
+        if self._tokens:
+            attended = 2 * float(self._pairs) / self._tokens
         mine = torch.tensor(
             [0.0, self._waited_s, held_bytes(device), attended], dtype=torch.float64, device=device
         )
@@ -146,15 +133,14 @@ class StepClock:
         self._slow = {slowest: self._slow.get(slowest, 0) + 1} if pace > SLOW_PACE else {}
         if self._slow.get(slowest, 0) == SLOW_STRETCHES and self.ranks.is_first and self.report:
             what = (
-                f"rank {slowest} computes {pace:.2f} times as long as the median, {SLOW_STRETCHES}"
-                " logged stretches in a row"
+                f"rank {slowest} took {pace:.2f} times as long as the median for a small product,"
+                f" in {SLOW_STRETCHES} logging intervals in a row"
             )
             self.report("slow_rank", step, what)
 
 
 def product_time(device: torch.device) -> float:
-    """Seconds of a small product on this device, the best of a few: less than a millisecond where
-    nothing else runs."""
+    """Seconds of a small product, the best of a few: under a millisecond on a free device."""
     size = 4096 if device.type == "cuda" else 160
     matrix = torch.ones(
         size, size, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32, device=device

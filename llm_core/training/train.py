@@ -18,7 +18,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -63,11 +63,9 @@ from llm_core.training.trainer import Preempted, Trainer
 from llm_core.training.validate import read_validation_set
 
 TRY_AGAIN = os.EX_TEMPFAIL
-"""Exit code of a run that was asked to stop and has saved: launchers and queues that start it again
-resume there."""
+"""Exit code of a run that was asked to stop and has saved: started again, it resumes."""
 REFUSED = 2
-"""Exit code of a run that cannot be as it is asked for, diverges or cannot write; it would end so
-again."""
+"""Exit code of a run that is refused, diverges or cannot write; it would end so again."""
 USER_ERRORS = (ConfigError, ShardError, CheckpointError, TrainingDiverged, OSError)
 """What ends with that code and one line, which names the way out; anything else is a defect."""
 MODEL_FOLDER = "model"
@@ -104,20 +102,18 @@ def run_in(workdir: Path, config: RunConfig) -> str:
             except BaseException as error:
                 try:
                     status.end("failed", error=str(error), refused=isinstance(error, USER_ERRORS))
-                except (
-                    OSError
-                ) as no_room:  # often what went wrong in the first place, which must be told
+                # Often what went wrong in the first place, which must be told.
+                except OSError as no_room:
                     note(f"{workdir / STATUS_FILE} was not written: {no_room}")
                 raise
 
 
 def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> str:
-    """Train to the end, or until asked to stop: finished or preempted, as `status.json` says
-    too."""
+    """Train to the end or until asked to stop: "finished" or "preempted", as in `status.json`."""
     stop = StopFlag()
     status = status or Heartbeat(workdir)
     num_threads = set_threads(config.parallel.num_threads, config.parallel.num_processes)
-    with open_ranks(config.parallel) as ranks:
+    with open_ranks(config.parallel) as ranks, ExitStack() as logs:
         shards = open_shards(config.shards, "train")
         if config.train.data.verify_shards and ranks.is_first:
             shards.verify()
@@ -134,7 +130,9 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             "peak_flops": peak_flops,
             "peak_is": peak_is,
         }
-        metrics = MetricLog(workdir / METRICS_FILE) if ranks.is_first else None
+        metrics = timing = None
+        if ranks.is_first:
+            metrics = logs.enter_context(MetricLog(workdir / METRICS_FILE))
         if metrics and status.earlier.get("outcome") in ("running", "died"):
             died = status.earlier.get(
                 "cause", f"process {status.earlier.get('pid')} ended without a word"
@@ -157,7 +155,12 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 train.data.mask_documents,
             )
             layout, optimizer, start = resume(config, workdir, ranks, saved, metrics)
-            guard = config.optim.guard
+            if ranks.is_first:
+                timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
+            guard, recorder = config.optim.guard, None
+            if train.profile_steps:
+                first, last = train.profile_steps
+                recorder = Recorder(first, last, workdir / PROFILE_FOLDER, ranks)
             trainer = Trainer(
                 layout=layout,
                 optimizer=optimizer,
@@ -167,20 +170,11 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 ranks=ranks,
                 checkpoints=saved,
                 metrics=metrics,
-                timing=MetricLog(workdir / TIMING_FILE, start) if ranks.is_first else None,
+                timing=timing,
                 clock=StepClock(config, ranks, peak_flops, metrics.tell if metrics else None),
                 should_stop=stop,
                 rollback=Rollback(guard, points) if guard.rollback_skips else None,
-                recorder=(
-                    Recorder(
-                        train.profile_steps[0],
-                        train.profile_steps[1],
-                        workdir / PROFILE_FOLDER,
-                        ranks,
-                    )
-                    if train.profile_steps
-                    else None
-                ),
+                recorder=recorder,
                 sources=loader.sources.names if loader.sources else (),
                 on_step=status.note_step if ranks.is_first else None,
             )
@@ -229,21 +223,13 @@ def publish_model(
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
-    train = config.train
-    return Loader(
-        shards,
-        train.seq_len,
-        train.global_batch_sequences,
-        train.seed,
-        ranks.data_rank,
-        ranks.data_world,
-        train.data,
-    )
+    train, place = config.train, (ranks.data_rank, ranks.data_world)
+    sizes = train.seq_len, train.global_batch_sequences
+    return Loader(shards, *sizes, train.seed, *place, train.data)
 
 
 def checkpointing(config: RunConfig, ranks: Ranks) -> tuple[int, bool, bool]:
-    """How many of the newest checkpoints stay, whether the best does too, and whether training goes
-    on while one is written."""
+    """(newest checkpoints kept, whether the best is too, whether training goes on meanwhile)."""
     train = config.train
     in_background = train.checkpoint_in_background
     if in_background is None:
@@ -267,18 +253,15 @@ def resume(
     if start > train.num_steps:
         raise ConfigError(
             f"train.num_steps ({train.num_steps}) must not be below the newest checkpoint, step"
-            f" {start} in {workdir}; give as many, or a work directory of its own"
+            f" {start} in {workdir}; set it to {start} or more, or use another work directory"
         )
     if start == 0 and train.init_from is not None:
         write_weights(layout, read_weights(train.init_from, config.model))
     if metrics:
         metrics.cut(start)
         if 0 < start < train.num_steps:
-            metrics.tell(
-                "resumed",
-                start,
-                f"resumes from the checkpoint of step {start}, on {ranks.world} processes",
-            )
+            what = f"resumes from the checkpoint of step {start}, on {ranks.world} processes"
+            metrics.tell("resumed", start, what)
     return layout, optimizer, start
 
 
@@ -316,8 +299,7 @@ class StopFlag:
 
 @contextmanager
 def hold_workdir(workdir: Path) -> Iterator[None]:
-    """Be the only trainer in a directory, by a lock that ends with the process; the first rank
-    holds it for all."""
+    """Be the only trainer in a directory, by a lock of the first rank that ends with it."""
     if not is_first_rank():
         yield
         return

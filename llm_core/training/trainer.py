@@ -1,12 +1,10 @@
-"""The training loop: a step, a validation now and then, a checkpoint now and then, and a clean stop
-when asked."""
+"""The training loop: steps, validations, checkpoints, and a clean stop when asked."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,10 +71,10 @@ class Trainer:
         self._stops = Vote(self.ranks)
 
     def run(self, start: int) -> None:
-        """Steps start + 1 … num_steps. Raises Preempted once a stop was asked for and a checkpoint
-        is saved."""
+        """Steps start + 1 … num_steps. Raises Preempted when asked to stop, after saving."""
         train = self.config.train
         self.clock.restart()
+        # A run that was killed between a step and its validation makes up for it.
         self._validate_if_due(start)
         if self.rollback:
             self._go_on_past_rollbacks()
@@ -109,9 +107,8 @@ class Trainer:
                 self._finish()
                 stopped = f"stopped at step {step} of {train.num_steps}"
                 if self.metrics:
-                    self.metrics.tell(
-                        "preempted", step, f"{stopped} and saved, as asked by a signal"
-                    )
+                    what = f"{stopped} and saved, as asked by a signal"
+                    self.metrics.tell("preempted", step, what)
                 raise Preempted(stopped)
         self._finish()
 
@@ -122,8 +119,7 @@ class Trainer:
         self.checkpoints.finish()
 
     def train_step(self, index: int, lr: float) -> Tensor:
-        """One update from global batch `index`: a report, as `llm_core.training.step.train_step`
-        gives it."""
+        """One update from global batch `index`, with the report of `step.train_step`."""
         batch = self.clock.wait_for(lambda: self.batches(index))
         self.clock.see(batch, self.layout.bare.pattern)
         return train_step(
@@ -141,10 +137,8 @@ class Trainer:
         values = torch.stack([value for _, _, value in self._unlogged]).tolist()
         tokens = self.config.train.tokens_per_step
         for (step, lr, _), numbers in zip(self._unlogged, values, strict=True):
-            report, of_sources = (
-                StepReport(*numbers[: len(StepReport._fields)]),
-                numbers[len(StepReport._fields) :],
-            )
+            size = len(StepReport._fields)
+            report, of_sources = StepReport(*numbers[:size]), numbers[size:]
             if self.metrics:
                 row = report.row(step, lr, step * tokens)
                 if of_sources and report.updated:
@@ -160,8 +154,7 @@ class Trainer:
         return None
 
     def _losses_by_source(self, sums: list[float]) -> dict[str, dict[str, float]]:
-        """Of the sources that a batch had targets of; sums: (nats, targets) of each source in
-        turn."""
+        """Of sources with targets in the batch; sums: (nats, targets) of each source in turn."""
         named = zip(self.sources, sums[::2], sums[1::2], strict=True)
         return {
             name: {"train_loss": nats / targets, "targets": int(targets)}
@@ -194,8 +187,7 @@ class Trainer:
         return step == self.config.train.num_steps or (every > 0 and step > 0 and step % every == 0)
 
     def _validate_if_due(self, step: int) -> bool:
-        """Validate where the plan says so and it has not been done; False when a stop was asked for
-        meanwhile."""
+        """Validate if due and not yet done; False when a stop was asked for meanwhile."""
         if not self._validates_at(step) or self.ranks.any(self._val_loss_at(step) is not None):
             return True
         sums = self.validation_sums()
@@ -212,44 +204,35 @@ class Trainer:
         if self.metrics:
             row: dict[str, Any] = {"step": step, **dataclasses.asdict(found)}
             if of_sources:
-                named = zip(self.validation.sources, of_sources, strict=True)
-                row["by_source"] = {
-                    name: dataclasses.asdict(of_source) for name, of_source in named
-                }
+                each = map(dataclasses.asdict, of_sources)
+                row["by_source"] = dict(zip(self.validation.sources, each, strict=True))
             self.metrics.write(row)
         return True
 
     def _val_loss_at(self, step: int) -> float | None:
-        """What a validation after this step found, if there was one; on the first rank, which has
-        the log."""
+        """What a validation after this step found, if any; on the first rank, with the log."""
         last = self.metrics.rows[-1] if self.metrics and self.metrics.rows else {}
         return last["val_loss"] if last.get("step") == step and "val_loss" in last else None
 
     def _is_best(self, step: int) -> bool:
-        """Whether the checkpoint of this step is wanted because no validation found a lower loss,
-        the same on every rank."""
+        """Whether to save because no validation found a lower loss; the same on every rank."""
         if not self.config.train.keep_best_checkpoint or not self._validates_at(step):
             return False
-        losses = (
-            [row["val_loss"] for row in self.metrics.rows if "val_loss" in row]
-            if self.metrics
-            else []
-        )
+        rows = self.metrics.rows if self.metrics else []
+        losses = [row["val_loss"] for row in rows if "val_loss" in row]
         return self.ranks.any(bool(losses) and losses[-1] < min(losses[:-1], default=math.inf))
 
     def validation_sums(self) -> Tensor | None:
-        """Sums over the validation set, in all and by source, the same on every rank; None when a
-        stop was asked for."""
+        """Sums over the validation set, in all and by source, on every rank; None when stopped."""
         device = self.ranks.device
         num_sources = len(self.validation.sources)
         sums = torch.zeros(1 + num_sources, 4, dtype=torch.float64, device=device)
         bytes_per_token_V = self.validation.bytes_per_token_V.to(device)
         stop = False
-        for batch in micro_batches(
-            self.validation, self.config.train.micro_batch_sequences, self.ranks
-        ):
+        size = self.config.train.micro_batch_sequences
+        for batch in micro_batches(self.validation, size, self.ranks):
             ids_BT, targets_BT, rows = place(batch, self.layout, self.ranks)
-            with torch.no_grad(), self._autocast():
+            with torch.no_grad(), autocast(device, self.config.train.dtype):
                 losses_BT = token_losses(self.layout, ids_BT, targets_BT, rows)
             sources_BT = batch.sources_BT
             if sources_BT is not None:
@@ -268,6 +251,3 @@ class Trainer:
             self.metrics.sync()
         self.checkpoints.save(step, self.layout, self.optimizer, self._val_loss_at(step))
         self.clock.restart()
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        return autocast(self.ranks.device, self.config.train.dtype)

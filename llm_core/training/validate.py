@@ -67,11 +67,9 @@ def read_validation_set(
         tokens_BS[row, : len(window)] = window
     ids_BT = np.where(tokens_BS[:, :-1] == IGNORED, 0, tokens_BS[:, :-1])
     targets_BT = torch.from_numpy(tokens_BS[:, 1:].copy())
-    documents_BT = (
-        torch.from_numpy(np.cumsum(ids_BT == shards.eos_id, axis=1, dtype=np.int32))
-        if mask_documents
-        else None
-    )
+    documents_BT = None
+    if mask_documents:
+        documents_BT = torch.from_numpy(np.cumsum(ids_BT == shards.eos_id, axis=1, dtype=np.int32))
     starts = np.arange(chosen) * num_windows // chosen * seq_len
     places_BT = np.minimum(starts[:, None] + 1 + np.arange(seq_len), shards.num_tokens - 1)
     sources, sources_BT = sources_of(shards, places_BT, tokens_BS[:, 1:] != IGNORED)
@@ -88,8 +86,7 @@ def read_validation_set(
 def sources_of(
     shards: TokenShards, places_BT: np.ndarray, counts_BT: np.ndarray
 ) -> tuple[tuple[str, ...], Tensor | None]:
-    """(names, int64 sources_BT) of tokens at places of the stream; none where those that count are
-    of one source."""
+    """(names, int64 sources_BT) of tokens at places of the stream; none if of one source."""
     names, source_of = shards.document_sources()
     _, stops = shards.document_bounds()
     sources_BT = source_of[np.searchsorted(stops, places_BT, "right")]

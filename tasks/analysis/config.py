@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llm_core.config import ConfigError
+from llm_core.config import check_bounds
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,5 @@ class AnalysisConfig:
     """Another seed samples other documents."""
 
     def __post_init__(self) -> None:
-        if self.max_sample_units < 1000:
-            raise ConfigError(
-                f"max_sample_units ({self.max_sample_units}) must be at least 1000; try {1 << 20}"
-            )
-        if self.vendi_documents < 2:
-            raise ConfigError(
-                f"vendi_documents ({self.vendi_documents}) must be at least 2; try 256"
-            )
-        if not 2 <= self.vendi_groups <= 10:
-            raise ConfigError(f"vendi_groups ({self.vendi_groups}) must be from 2 to 10; try 8")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; the default is 0")
+        check_bounds(self, max_sample_units=(1000, None), vendi_documents=(2, None))
+        check_bounds(self, vendi_groups=(2, 10), seed=(0, None))

@@ -70,11 +70,9 @@ def type_growth(units: np.ndarray) -> Growth:
         return Growth((), None, None, None)
     _, first = np.unique(units, return_index=True)
     first.sort()
-    doublings = math.log2(len(units))
-    marks = {
-        int(2 ** (i / POINTS_PER_DOUBLING)) for i in range(int(doublings * POINTS_PER_DOUBLING) + 1)
-    } | {len(units)}
-    marks = {mark for mark in marks if mark >= min(64, len(units))}
+    num_points = int(math.log2(len(units)) * POINTS_PER_DOUBLING) + 1
+    points = (int(2 ** (i / POINTS_PER_DOUBLING)) for i in range(num_points))
+    marks = {mark for mark in (*points, len(units)) if mark >= min(64, len(units))}
     curve = tuple((mark, int(np.searchsorted(first, mark))) for mark in sorted(marks))
     fitted = [(n, types) for n, types in curve if n >= LEAST_UNITS]
     if len(fitted) < 3:
@@ -82,24 +80,23 @@ def type_growth(units: np.ndarray) -> Growth:
     x, y = (np.log(np.array(side, np.float64)) for side in zip(*fitted, strict=True))
     slope, intercept = np.polyfit(x, y, 1)
     residual, spread = ((y - slope * x - intercept) ** 2).sum(), ((y - y.mean()) ** 2).sum()
-    return Growth(
-        curve,
-        float(slope),
-        float(math.exp(intercept)),
-        float(1 - residual / spread) if spread else 1.0,
-    )
+    r_squared = float(1 - residual / spread) if spread else 1.0
+    return Growth(curve, float(slope), math.exp(intercept), r_squared)
 
 
 def ngram_entropies(
     units: np.ndarray, begins: np.ndarray, largest_n: int = 3
 ) -> list[float | None]:
-    """Entropy in bits of the n-grams of 1 … largest_n units within documents, which begin at
-    `begins` (one more than them)."""
+    """Entropy in bits of the n-grams of 1 … largest_n units within documents.
+
+    `begins` says where each document begins and, at the end, where the last one ends.
+    """
     entropies: list[float | None] = []
     document_end = np.repeat(begins[1:], np.diff(begins))
     hashes = units.astype(np.uint64)
     for n in range(1, largest_n + 1):
         if n > 1:
+            # The hash of n units comes from that of the first n - 1 and from the last one.
             hashes = hashes[:-1] * np.uint64(0x9E3779B97F4A7C15) + units[n - 1 :]
             hashes ^= hashes >> np.uint64(29)
         inside = np.arange(len(hashes)) + n <= document_end[: len(hashes)]
@@ -156,12 +153,9 @@ class PowerLaw:
 
 
 def cluster_law(histogram: Mapping[int, int], least: int = 2) -> PowerLaw | None:
-    """The law of cluster sizes, from {size: clusters}; None for fewer clusters than can say
-    anything."""
-    sizes = np.array(
-        sorted(size for size, n in histogram.items() if size >= least and n > 0), np.float64
-    )
-    counts = np.array([histogram[int(size)] for size in sizes], np.float64)
+    """The law of cluster sizes, from {size: clusters}; None for too few clusters or sizes."""
+    known = sorted((size, n) for size, n in histogram.items() if size >= least and n > 0)
+    sizes, counts = (np.array([pair[i] for pair in known], np.float64) for i in (0, 1))
     num = counts.sum()
     if num < LEAST_CLUSTERS or len(sizes) < 2:
         return None
@@ -171,10 +165,12 @@ def cluster_law(histogram: Mapping[int, int], least: int = 2) -> PowerLaw | None
         return math.log(_zeta(exponent, least)) + exponent * mean_log
 
     low, high = 1.01, 20.0
-    while high - low > 1e-7:  # the loss is convex: golden section
+    # The loss is convex: golden section.
+    while high - low > 1e-7:
         left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
         low, high = (low, right) if loss(left) < loss(right) else (left, high)
     exponent = (low + high) / 2
+    # The error of a maximum-likelihood estimate: the inverse root of the observed information.
     step = 1e-3
     curvature = (loss(exponent + step) - 2 * loss(exponent) + loss(exponent - step)) / step**2
     tails = np.array([_zeta(exponent, int(size) + 1) for size in sizes]) / _zeta(exponent, least)
@@ -186,9 +182,7 @@ def _zeta(exponent: float, start: int) -> float:
     """Hurwitz' zeta Σ (start + i)^−exponent: twenty terms and the Euler–Maclaurin rest."""
     end = start + 20
     total = math.fsum(i**-exponent for i in range(start, end))
-    rest = (
-        end ** (1 - exponent) / (exponent - 1)
-        + end**-exponent / 2
-        + exponent * end ** (-exponent - 1) / 12
-    )
+    rest = end ** (1 - exponent) / (exponent - 1) + end**-exponent / 2
+    # The first two terms with Bernoulli numbers, 1/6 and -1/30.
+    rest += exponent * end ** (-exponent - 1) / 12
     return total + rest - exponent * (exponent + 1) * (exponent + 2) * end ** (-exponent - 3) / 720

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +21,14 @@ import pyarrow.parquet as pq
 
 from llm_core.data.order import hash_ids
 from tasks.analysis.config import AnalysisConfig
-from tasks.corpus.documentset import check_aligned, id_matrix, read_table, text_buffers, write_table
+from tasks.corpus.documentset import (
+    check_aligned,
+    id_matrix,
+    one_chunk,
+    read_table,
+    text_buffers,
+    write_table,
+)
 from tasks.runtime.parts import Part
 
 STATES = ("ingest", "quality", "dedup", "documents")
@@ -31,6 +39,12 @@ NOT_FEATURES = ("id", "num_bytes", "verdict", "drops", "kept", "masks")
 TOKENS_PER_WORD = 4 / 3
 BINS_OF_FRACTIONS = 20
 NO_BIN = -(1 << 20)
+NO_TEXTS = pa.chunked_array([], pa.large_string())
+
+
+_LABELS = [(name, pa.string()) for name in ("state", "language", "feature")]
+_EDGES = [("low", pa.float64()), ("high", pa.float64())]
+HISTOGRAM_SCHEMA = pa.schema([*_LABELS, *_EDGES, ("documents", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -44,31 +58,30 @@ class Snapshot:
     languages: pa.ChunkedArray
     quality: pa.Table
 
+    @property
+    def places(self) -> np.ndarray:
+        """int64: the leading bits of the hashes."""
+        return (self.hashes >> np.uint64(64 - PLACE_BITS)).astype(np.int64)
+
 
 def read_snapshot(part: Part, seed: int) -> Snapshot:
     documents = read_table(part.payload["documents"], ["id", "source", "url"])
-    language, quality = (
-        read_table(part.payload["language"], ["id", "language"]),
-        read_table(part.payload["quality"]),
-    )
-    dedup, final = (
-        read_table(part.payload["dedup"], ["id", "kept"]),
-        read_table(part.payload["final"], ["id"]),
-    )
+    language = read_table(part.payload["language"], ["id", "language"])
+    quality = read_table(part.payload["quality"])
+    dedup = read_table(part.payload["dedup"], ["id", "kept"])
+    final = read_table(part.payload["final"], ["id"])
     for name, table in (("language", language), ("quality", quality), ("dedup", dedup)):
         check_aligned(documents, table, name)
     passed = quality["kept"].to_numpy()
+    places = pc.index_in(final["id"], value_set=documents["id"].combine_chunks())
     rows = {
         "ingest": np.arange(documents.num_rows),
         "quality": np.flatnonzero(passed),
         "dedup": np.flatnonzero(passed & dedup["kept"].to_numpy()),
-        "documents": pc.index_in(final["id"], value_set=documents["id"].combine_chunks())
-        .to_numpy()
-        .astype(np.int64),
+        "documents": places.to_numpy().astype(np.int64),
     }
-    return Snapshot(
-        rows, hash_ids(id_matrix(documents["id"]), seed), documents, language["language"], quality
-    )
+    hashes = hash_ids(id_matrix(documents["id"]), seed)
+    return Snapshot(rows, hashes, documents, language["language"], quality)
 
 
 def measure_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[str, Any]:
@@ -77,6 +90,7 @@ def measure_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[st
     quality = snapshot.quality
     words = {state: quality["num_words"].to_numpy()[rows] for state, rows in snapshot.rows.items()}
     sizes = {state: quality["num_bytes"].to_numpy()[rows] for state, rows in snapshot.rows.items()}
+    # The last state has texts of its own, which edits have changed since they were judged.
     texts = read_table(part.payload["final"], ["text"])["text"]
     sizes["documents"] = pc.binary_length(texts).to_numpy().astype(np.int64)
     words["documents"] = np.diff(hashed_units(texts, np.arange(len(texts)))[1])
@@ -86,10 +100,8 @@ def measure_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[st
     scale, by_domain, features, places = [], [], [], np.zeros((len(STATES), NUM_PLACES), np.int64)
     for i, (state, rows) in enumerate(snapshot.rows.items()):
         taken = pa.array(rows)
-        unsegmented_words = words[state] * unsegmented[rows]
-        tokens = np.round(
-            (words[state] - unsegmented_words) * TOKENS_PER_WORD + unsegmented_words
-        ).astype(np.int64)
+        letters = words[state] * unsegmented[rows]
+        tokens = np.round((words[state] - letters) * TOKENS_PER_WORD + letters).astype(np.int64)
         amounts = {
             "documents": np.ones(len(rows), np.int64),
             "bytes": sizes[state],
@@ -101,21 +113,11 @@ def measure_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[st
             "language": snapshot.languages.take(taken),
         }
         scale.append(_summed(state, labels, amounts))
-        by_domain.append(
-            _summed(
-                state,
-                {"domain": domains.take(taken)},
-                {name: amounts[name] for name in ("documents", "bytes")},
-            )
-        )
+        counted = {name: amounts[name] for name in ("documents", "bytes")}
+        by_domain.append(_summed(state, {"domain": domains.take(taken)}, counted))
         features.append(_histograms(state, quality, rows, languages))
         # Sums of whole numbers below 2^53 are exact in float64.
-        of_place = np.bincount(
-            (snapshot.hashes[rows] >> np.uint64(64 - PLACE_BITS)).astype(np.int64),
-            words[state],
-            NUM_PLACES,
-        )
-        places[i] = of_place.astype(np.int64)
+        places[i] = np.bincount(snapshot.places[rows], words[state], NUM_PLACES).astype(np.int64)
     for name, tables in (("scale", scale), ("domains", by_domain), ("features", features)):
         write_table(pa.concat_tables(tables), directory / f"{name}.parquet")
     np.save(directory / "places.npy", places)
@@ -125,40 +127,25 @@ def measure_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[st
 def sample_part(part: Part, directory: Path, config: AnalysisConfig) -> dict[str, Any]:
     """The hashed units of the sampled documents of each state."""
     snapshot = read_snapshot(part, config.seed)
-    place = (snapshot.hashes >> np.uint64(64 - PLACE_BITS)).astype(np.int64)
-    original = final = None
-    total = 0
+    places = snapshot.places
+    # Texts are read where a state has a sampled document here.
+    texts: dict[str, pa.ChunkedArray] = {}
     for state, rows in snapshot.rows.items():
-        chosen = np.flatnonzero(place[rows] < part.payload["bounds"][state])
-        if state == STATES[-1]:
-            final = (
-                read_table(part.payload["final"], ["text"])["text"] if len(chosen) else texts_of(0)
-            )
-            units, begins = hashed_units(final, chosen)
-        else:
-            if original is None and len(chosen):
-                original = read_table(part.payload["documents"], ["text"])["text"]
-            units, begins = hashed_units(
-                original if original is not None else texts_of(0), rows[chosen]
-            )
-        lists = pa.LargeListArray.from_arrays(pa.array(begins), pa.array(units))
+        chosen = np.flatnonzero(places[rows] < part.payload["bounds"][state])
+        taken = rows[chosen]
+        kind, text_rows = ("final", chosen) if state == STATES[-1] else ("documents", taken)
+        if len(chosen) and kind not in texts:
+            texts[kind] = read_table(part.payload[kind], ["text"])["text"]
+        units, begins = hashed_units(texts.get(kind, NO_TEXTS), text_rows)
         table = {
-            "hash": pa.array(snapshot.hashes[rows[chosen]]),
-            "id": snapshot.documents["id"].take(pa.array(rows[chosen])),
-            "units": lists,
+            "hash": pa.array(snapshot.hashes[taken]),
+            "id": snapshot.documents["id"].take(pa.array(taken)),
+            "units": pa.LargeListArray.from_arrays(pa.array(begins), pa.array(units)),
         }
-        pq.write_table(
-            pa.table(table),
-            directory / f"{state}.parquet",
-            compression="none",
-            use_dictionary=False,
-        )
-        total += len(chosen)
-    return {"sampled": total}
-
-
-def texts_of(num: int) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.array([""] * num, pa.large_string())])
+        # Hashes neither repeat nor compress.
+        file = directory / f"{state}.parquet"
+        pq.write_table(pa.table(table), file, compression="none", use_dictionary=False)
+    return {}
 
 
 @dataclass(frozen=True)
@@ -170,31 +157,22 @@ class Sample:
 
     @classmethod
     def load(cls, directories: Sequence[Path], state: str, num_units: int) -> Sample:
-        table = pa.concat_tables(
-            [read_table(directory / f"{state}.parquet") for directory in directories]
-        )
-        table = table.sort_by([("hash", "ascending"), ("id", "ascending")]).combine_chunks()
-        lists = table["units"].combine_chunks()
-        lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
+        tables = [read_table(directory / f"{state}.parquet") for directory in directories]
+        order = [("hash", "ascending"), ("id", "ascending")]
+        lists = one_chunk(pa.concat_tables(tables).sort_by(order)["units"])
         begins = lists.offsets.to_numpy() - (lists.offsets[0].as_py() if len(lists) else 0)
         units = lists.flatten().to_numpy()[:num_units]
         num_documents = int(np.searchsorted(begins, num_units)) if num_units else 0
         return cls(units, np.minimum(begins[: num_documents + 1], num_units).astype(np.int64))
 
     def signatures(self, num_documents: int, num_perms: int, seed: int) -> np.ndarray:
-        """Min-hashes, uint32[num_documents, num_perms], of the sets of units of the first
-        documents."""
+        """Min-hashes of the units of the first documents: uint32[num_documents, num_perms]."""
         from tasks.kernels.dedup.minhash import EMPTY, make_permutations, update_signature
 
         multipliers, increments = make_permutations(num_perms, seed % 2**32)
         signatures = np.full((num_documents, num_perms), EMPTY, np.uint32)
-        for row in range(num_documents):
-            update_signature(
-                self.units[self.begins[row] : self.begins[row + 1]],
-                multipliers,
-                increments,
-                signatures[row],
-            )
+        for row, (begin, end) in enumerate(pairwise(self.begins[: num_documents + 1])):
+            update_signature(self.units[begin:end], multipliers, increments, signatures[row])
         return signatures
 
 
@@ -214,8 +192,7 @@ def hashed_units(texts: pa.ChunkedArray, rows: np.ndarray) -> tuple[np.ndarray, 
 
 
 def registrable_domains(urls: pa.ChunkedArray) -> list[str]:
-    """The domain under a public suffix of each URL; the host where the list knows none, `(none)`
-    without a host."""
+    """The domain under a public suffix of each URL; else the host, and `(none)` without one."""
     from publicsuffixlist import PublicSuffixList
 
     suffixes = PublicSuffixList()
@@ -228,11 +205,9 @@ def registrable_domains(urls: pa.ChunkedArray) -> list[str]:
         except ValueError:  # no URL, such as http://[half
             host = ""
         if host not in known:
-            known[host] = (
-                (suffixes.privatesuffix(host) or host)
-                if host and not host.replace(".", "").isdigit()
-                else host or NO_DOMAIN
-            )
+            is_address = host.replace(".", "").isdigit()
+            own = suffixes.privatesuffix(host) if host and not is_address else host
+            known[host] = own or host or NO_DOMAIN
         return known[host]
 
     names = [domain(url) for url in encoded.dictionary.to_pylist()]
@@ -240,64 +215,42 @@ def registrable_domains(urls: pa.ChunkedArray) -> list[str]:
 
 
 def _summed(state: str, labels: Mapping[str, Any], amounts: Mapping[str, np.ndarray]) -> pa.Table:
-    table = pa.table(
-        {**labels, **{name: pa.array(values, pa.int64()) for name, values in amounts.items()}}
-    )
-    grouped = table.group_by(list(labels), use_threads=False).aggregate(
-        [(name, "sum") for name in amounts]
-    )
-    columns = {"state": pa.array([state] * grouped.num_rows, pa.string())}
+    columns = {name: pa.array(values, pa.int64()) for name, values in amounts.items()}
+    grouped = pa.table({**labels, **columns}).group_by(list(labels), use_threads=False)
+    summed = grouped.aggregate([(name, "sum") for name in amounts])
+    states = {"state": pa.array([state] * summed.num_rows, pa.string())}
     return pa.table(
-        columns | {n: grouped[n] for n in labels} | {n: grouped[f"{n}_sum"] for n in amounts}
+        states | {n: summed[n] for n in labels} | {n: summed[f"{n}_sum"] for n in amounts}
     )
 
 
 def _histograms(state: str, quality: pa.Table, rows: np.ndarray, languages: np.ndarray) -> pa.Table:
     """Documents by language and bin of each feature; empty bins are left out."""
-    found: dict[str, list[Any]] = {
-        "state": [],
-        "language": [],
-        "feature": [],
-        "low": [],
-        "high": [],
-        "documents": [],
-    }
-    groups = {
-        str(label): rows[languages[rows] == label]
-        for label in sorted(set(languages[rows].tolist()))
-    }
+    found: list[tuple[Any, ...]] = []
+    own = languages[rows]
+    groups = {str(label): rows[own == label] for label in sorted(set(own.tolist()))}
     for field in quality.schema:
-        if field.name in NOT_FEATURES or not (
-            pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        ):
+        is_count = pa.types.is_integer(field.type)
+        if field.name in NOT_FEATURES or not (is_count or pa.types.is_floating(field.type)):
             continue
         values = quality[field.name].to_numpy().astype(np.float64)
-        edges = (
-            _fraction_edges
-            if field.name.endswith("_frac")
-            else _count_edges
-            if pa.types.is_integer(field.type)
-            else _ratio_edges
-        )
+        edges = _count_edges if is_count else _ratio_edges
+        if field.name.endswith("_frac"):
+            edges = _fraction_edges
         for language, places in groups.items():
             mine = values[places]
             for (low, high), count in edges(mine[np.isfinite(mine)]).items():
-                for name, value in zip(
-                    found, (state, language, field.name, low, high, count), strict=True
-                ):
-                    found[name].append(value)
-    kinds = {"state": pa.string(), "language": pa.string(), "feature": pa.string()}
-    kinds |= {"low": pa.float64(), "high": pa.float64(), "documents": pa.int64()}
-    return pa.table({name: pa.array(found[name], kind) for name, kind in kinds.items()})
+                found.append((state, language, field.name, low, high, count))
+    columns = zip(*found, strict=True) if found else [()] * len(HISTOGRAM_SCHEMA)
+    return pa.table([list(column) for column in columns], schema=HISTOGRAM_SCHEMA)
 
 
 Bins = dict[tuple[float, float], int]
 
 
 def _counted(bins: np.ndarray, edges: Callable[[int], tuple[float, float]]) -> Bins:
-    return {
-        edges(int(b)): int(n) for b, n in zip(*np.unique(bins, return_counts=True), strict=True)
-    }
+    found, counts = np.unique(bins, return_counts=True)
+    return {edges(b): n for b, n in zip(found.tolist(), counts.tolist(), strict=True)}
 
 
 def _fraction_edges(values: np.ndarray) -> Bins:
@@ -313,8 +266,7 @@ def _count_edges(values: np.ndarray) -> Bins:
 
 
 def _ratio_edges(values: np.ndarray) -> Bins:
-    """0, and from each power of the root of two to the next; exact, where a logarithm would
-    round."""
+    """0, and from each power of the root of two to the next; a logarithm would round."""
     mantissas, exponents = np.frexp(np.maximum(values, 0))
     bins = np.where(values > 0, 2 * exponents.astype(np.int64) + (mantissas >= 0.5**0.5), NO_BIN)
     return _counted(

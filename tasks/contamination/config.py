@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from llm_core.config import ConfigError
+from llm_core.config import ConfigError, check_bounds
 from tasks.contamination.suites import SuiteConfig
 from tasks.readers.textfiles import check_text_files
 
@@ -32,23 +32,13 @@ class ContaminationConfig:
     """Least share of an item's n-grams that a document must contain. 0: one is enough."""
 
     def __post_init__(self) -> None:
-        if not 2 <= self.ngram_units <= 100:
-            raise ConfigError(
-                f"ngram_units ({self.ngram_units}) must be from 2 to 100; the usual value is 13"
-            )
+        check_bounds(
+            self, ngram_units=(2, 100), max_ngram_documents=(1, None), min_item_frac=(0, 1)
+        )
         if not 1 <= self.min_units <= self.ngram_units:
             raise ConfigError(
                 f"min_units ({self.min_units}) must be from 1 to ngram_units ({self.ngram_units});"
-                " try 8"
-            )
-        if self.max_ngram_documents is not None and self.max_ngram_documents < 1:
-            raise ConfigError(
-                f"max_ngram_documents ({self.max_ngram_documents}) must be at least 1; null counts"
-                " every n-gram"
-            )
-        if not 0 <= self.min_item_frac <= 1:
-            raise ConfigError(
-                f"min_item_frac ({self.min_item_frac}) must be from 0 to 1; 0 asks for one n-gram"
+                f" try {min(8, self.ngram_units)}"
             )
 
     def input_files(self) -> dict[str, Path]:

@@ -20,37 +20,34 @@ from tasks.runtime.artifact import Artifact, ArtifactMismatch
 
 
 def list_hits(ingest: Artifact, contamination: Artifact) -> Iterator[dict[str, Any]]:
-    """Every hit in the order of documents, with `source_id`, `question`, `answers`, and `texts` of
-    the document at the spans.
+    """Every hit in the order of documents, with `source_id`, `question`, `answers` and `texts`.
 
+    `texts` is what the document has at the spans.
     Raises ArtifactMismatch where the artifacts do not belong together or are of an older version.
     """
     items = _items(contamination)
     by_document = groupby(_hits(contamination), key=lambda hit: hit["document"])
-    document, hits = next(by_document, (None, iter(())))
+    none_left: tuple[str | None, Iterator[dict[str, Any]]] = (None, iter(()))
+    document, hits = next(by_document, none_left)
     for file in ingest.files("documents/part-*.parquet"):
         if document is None:
             return
-        # Hits are in the order of parts and rows, so the next one is in this part or in a later
-        # one.
-        rows = {
-            one.hex(): row for row, one in enumerate(read_table(file, ["id"])["id"].to_pylist())
-        }
+        # Hits are in the order of parts and rows, so the next one is in this part or a later one.
+        ids = read_table(file, ["id"])["id"].to_pylist()
+        rows = {one.hex(): row for row, one in enumerate(ids)}
         if document not in rows:
             continue
         documents = read_table(file, ["text", "source_id"])
         while document in rows:
             row = rows[document]
             text = documents["text"][row].as_py()
-            for hit in hits:
-                yield _with_texts(hit, items, text) | {
-                    "source_id": documents["source_id"][row].as_py()
-                }
-            document, hits = next(by_document, (None, iter(())))
+            source_id = documents["source_id"][row].as_py()
+            yield from (_with_texts(hit, items, text) | {"source_id": source_id} for hit in hits)
+            document, hits = next(by_document, none_left)
     if document is not None:
         raise ArtifactMismatch(
-            f"{HITS_FILE} names document {document}, which ingest does not have; rebuild"
-            " contamination"
+            f"{HITS_FILE} names document {document}, which ingest does not have; rebuild with"
+            " force=[contamination]"
         )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from llm_core.printing import printable
 from tasks.contamination.config import ContaminationConfig
 from tasks.contamination.suites import SuiteIndex
 from tasks.corpus.documentset import ID, SIDECAR_FILE, read_table, text_buffers, write_table
-from tasks.corpus.tally import tally_documents
+from tasks.corpus.tally import tally_columns
 from tasks.pii.scrub import scrub_excerpt
 from tasks.runtime.parts import Part
 
@@ -32,11 +31,8 @@ SCHEMA = pa.schema(
 )
 
 HITS_FILE, HIT_ITEMS_FILE = "hits.jsonl", "hit_items.parquet"
-
 FOUND_FILE, ITEMS_FILE = "found.parquet", "items.parquet"
-
 MAX_EXAMPLES = 5
-
 EXCERPT_BYTES = 120
 
 
@@ -48,8 +44,7 @@ def clean_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
 
 
 def find_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
-    """Every proved occurrence of a suite's n-gram in one file: `row, ngram, start, stop` (bytes of
-    the document)."""
+    """Every proved occurrence of an n-gram: `row, ngram, start, stop` (bytes of the document)."""
     from tasks.kernels.dedup.suite_ngrams import find_ngrams, prove_ngrams
     from tasks.kernels.text.chars import char_classes, fold_table
 
@@ -68,28 +63,24 @@ def find_part(part: Part, directory: Path, config: ContaminationConfig) -> Mappi
             buf, begins, lengths, arrays["hashes"], arrays["starts"], index.shift, *tables
         ).reshape(-1, 3)
     spans = np.full((len(found), 2), -1, np.int64)
+    # Candidates come in the order of rows: between two borders are those of one document.
     borders = np.flatnonzero(np.diff(found[:, 0], prepend=-1, append=-1))
     texts = (arrays["text"], arrays["text_starts"], arrays["text_stops"], arrays["lengths"])
     for first, last in itertools.pairwise(borders):
-        row, firsts, places = (
-            found[first, 0],
-            found[first:last, 1].copy(),
-            found[first:last, 2].copy(),
-        )
+        row = found[first, 0]
+        firsts, places = (found[first:last, column].copy() for column in (1, 2))
         here = np.empty(2 * (last - first), np.int64)
         prove_ngrams(buf, begins[row], begins[row + 1], firsts, places, *texts, *tables, here)
         spans[first:last] = here.reshape(-1, 2)
     proved = spans[:, 0] >= 0
     columns = {"row": found[:, 0], "ngram": found[:, 2], "start": spans[:, 0], "stop": spans[:, 1]}
-    write_table(
-        pa.table({name: values[proved] for name, values in columns.items()}), directory / FOUND_FILE
-    )
+    table = pa.table({name: values[proved] for name, values in columns.items()})
+    write_table(table, directory / FOUND_FILE)
     return {"found": int(proved.sum()), "unproved": int((~proved).sum())}
 
 
 def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
-    """The sidecar of one file, its lines of `hits.jsonl`, and for metrics which items were found
-    and excerpts of a few."""
+    """The sidecar of one file, its lines of `hits.jsonl`, the items found and a few excerpts."""
     folder = Path(part.payload["index"])
     index, frequent = SuiteIndex.load(folder), np.load(folder / "frequent.npy")
     names = json.loads((folder / "items.json").read_text("utf-8"))
@@ -102,18 +93,21 @@ def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
     # One entry per occurrence and item that has the n-gram.
     owners = np.diff(index.item_begins)[ngrams]
     occurrence = np.repeat(np.arange(len(rows)), owners)
-    place = (
-        np.arange(len(occurrence))
-        - np.repeat(np.cumsum(owners) - owners, owners)
-        + index.item_begins[ngrams][occurrence]
+    # Counts from 0 on within each occurrence, then from where the items of its n-gram begin.
+    place = np.arange(len(occurrence)) - np.repeat(np.cumsum(owners) - owners, owners)
+    place += index.item_begins[ngrams][occurrence]
+    items, reaches = np.asarray(index.items), np.asarray(index.reaches_answer)
+    item, answered = items[place], reaches[place]
+    # Full: of `ngram_units` units, not the whole of a shorter text.
+    is_full = np.asarray(index.lengths) == config.ngram_units
+    is_full = np.repeat(is_full, np.diff(index.item_begins))
+    num_question, num_answered, num_full = (
+        np.bincount(items[which], minlength=len(names)) for which in (~reaches, reaches, is_full)
     )
-    item, answered = np.asarray(index.items)[place], np.asarray(index.reaches_answer)[place]
-    sizes = item_sizes(index, len(names), config.ngram_units)
     order = np.lexsort((starts[occurrence], item, rows[occurrence]))
     pair = np.stack([rows[occurrence], item], axis=1)[order]
-    borders = np.flatnonzero(
-        np.append(np.any(np.diff(pair, axis=0, prepend=-1) != 0, axis=1), True)
-    )
+    is_first = np.any(np.diff(pair, axis=0, prepend=-1) != 0, axis=1)
+    borders = np.flatnonzero(np.append(is_first, True))
     num_hits = np.zeros(documents.num_rows, np.int32)
     ids = documents["id"].to_pylist()
     hits, hit_items, hit_rows = [], [], []
@@ -121,8 +115,11 @@ def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
         which = order[first:last]
         row, number = int(pair[first, 0]), int(pair[first, 1])
         here = ngrams[occurrence[which]]
-        share = item_share(here, answered[which], sizes[number])
-        whole = share >= 1 and sizes[number].has_full_ngram
+        # The share of the question's n-grams, or of the answered form's where it has none itself.
+        has_question = num_question[number] > 0
+        counted = np.unique(here[answered[which] != has_question])
+        share = len(counted) / int(num_question[number] or num_answered[number])
+        whole = share >= 1 and num_full[number] > 0
         if share < config.min_item_frac or not (whole or (~frequent[here]).any()):
             continue
         num_hits[row] += 1
@@ -141,18 +138,14 @@ def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
                 "with_answer": bool(answered[which].any()),
             }
         )
-    (directory / HITS_FILE).write_text(
-        "".join(printable(json.dumps(hit, ensure_ascii=False)) + "\n" for hit in hits), "utf-8"
-    )
-    write_table(
-        pa.table({"item": pa.array(hit_items, pa.int64()), "row": pa.array(hit_rows, pa.int64())}),
-        directory / ITEMS_FILE,
-    )
+    lines = [printable(json.dumps(hit, ensure_ascii=False)) + "\n" for hit in hits]
+    (directory / HITS_FILE).write_text("".join(lines), "utf-8")
+    columns = {"item": pa.array(hit_items, pa.int64()), "row": pa.array(hit_rows, pa.int64())}
+    write_table(pa.table(columns), directory / ITEMS_FILE)
     _write_sidecar(documents["id"], num_hits, config, directory)
     contaminated = num_hits > 0
     dropped = int(contaminated.sum()) if config.action == "drop" else 0
     hit_documents = documents.filter(pa.array(contaminated))
-    lengths = pc.binary_length(hit_documents["text"].cast(pa.large_binary())).to_pylist()
     examples = _examples(documents, hits, hit_rows)
     (directory / "examples.json").write_text(json.dumps(examples, ensure_ascii=False), "utf-8")
     return {
@@ -161,35 +154,10 @@ def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
         "dropped": {CONTAMINATED: dropped} if dropped else {},
         "quarantined": 0,
         "contaminated": int(contaminated.sum()),
-        "by_source": tally_documents(hit_documents["source"].to_pylist(), lengths),
+        "by_source": tally_columns(
+            hit_documents["source"], pc.binary_length(hit_documents["text"])
+        ),
     }
-
-
-@dataclass(frozen=True)
-class ItemSize:
-    """How many n-grams an item has, in its question and reaching into its answer."""
-
-    question: int
-    answered: int
-    has_full_ngram: bool
-
-
-def item_sizes(index: SuiteIndex, num_items: int, ngram_units: int) -> list[ItemSize]:
-    """The size of each item. Full: of `ngram_units` units, not the whole of a shorter text."""
-    answered = np.asarray(index.reaches_answer)
-    full = np.repeat(np.asarray(index.lengths) == ngram_units, np.diff(index.item_begins))
-    of = [
-        np.bincount(np.asarray(index.items)[which], minlength=num_items)
-        for which in (~answered, answered, full)
-    ]
-    return [ItemSize(int(q), int(a), bool(f)) for q, a, f in zip(*of, strict=True)]
-
-
-def item_share(ngrams: np.ndarray, answered: np.ndarray, size: ItemSize) -> float:
-    """Share of an item's n-grams among those found: of its question, or of its answered form where
-    the question has none."""
-    counted = np.unique(ngrams[~answered] if size.question else ngrams[answered])
-    return len(counted) / (size.question or size.answered)
 
 
 def merged_spans(starts: np.ndarray, stops: np.ndarray) -> list[list[int]]:
@@ -214,10 +182,8 @@ def _write_sidecar(
 ) -> None:
     drops = (num_hits > 0) & (config.action == "drop")
     reasons = pa.array([CONTAMINATED if drop else None for drop in drops], pa.string())
-    table = pa.table(
-        [ids, pa.array(~drops), reasons, pa.array(num_hits, pa.int32())], schema=SCHEMA
-    )
-    write_table(table, directory / SIDECAR_FILE)
+    columns = [ids, pa.array(~drops), reasons, pa.array(num_hits, pa.int32())]
+    write_table(pa.table(columns, schema=SCHEMA), directory / SIDECAR_FILE)
 
 
 def _examples(
@@ -229,10 +195,6 @@ def _examples(
         if row not in found and len(found) < MAX_EXAMPLES:
             start, stop = hit["spans"][0]
             excerpt = scrubbed_excerpt(documents["text"][row].as_py().encode("utf-8"), start, stop)
-            found[row] = {
-                "suite": hit["suite"],
-                "item": hit["item"],
-                "document": hit["document"],
-                "excerpt": excerpt,
-            }
+            found[row] = {name: hit[name] for name in ("suite", "item", "document")}
+            found[row]["excerpt"] = excerpt
     return list(found.values())

@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,25 +52,23 @@ from tasks.corpus.documentset import (
 from tasks.corpus.tally import largest
 from tasks.runtime.artifact import Artifact, check_accounting, digest_file
 from tasks.runtime.keys import digest
-from tasks.runtime.parts import Part, PartResult, RunParts, scratch_dir, serial
+from tasks.runtime.parts import PartResult, RunParts, parts_of_pass, scratch_dir, serial
 from tasks.runtime.stage import StageFailure
 
+_ITEM = [("suite", pa.string()), ("number", pa.int64()), ("item", pa.string())]
 HIT_ITEMS_SCHEMA = pa.schema(
-    [
-        ("suite", pa.string()),
-        ("number", pa.int64()),
-        ("item", pa.string()),
-        ("question", pa.string()),
-        ("answers", pa.list_(pa.string())),
-    ]
+    [*_ITEM, ("question", pa.string()), ("answers", pa.list_(pa.string()))]
 )
+NOTHING_FOUND = {"suites": {}, "documents": 0, "ignored_ngrams": 0, "by_source": {}, "examples": []}
 
 
 def find_contamination(
     ingest: Artifact, out_dir: Path, config: ContaminationConfig, run_parts: RunParts = serial
 ) -> Artifact:
-    """Find documents that hold items of the suites. Raises ConfigError for an unfit suite,
-    StageFailure if nothing is left."""
+    """Find documents that hold items of the suites.
+
+    Raises ConfigError for an unfit suite, StageFailure if nothing is left.
+    """
     parts = document_parts(ingest)
     items = [
         item for name in sorted(config.suites) for item in read_items(name, config.suites[name])
@@ -77,28 +76,17 @@ def find_contamination(
     folder = scratch_dir(out_dir)
     index = index_items(items, config.ngram_units, config.min_units)
     index.save(folder)
-    suites_digest = digest([digest_file(file) for file in sorted(folder.glob("*.npy"))])
+    # Only these: a killed run leaves other arrays here, and its finished parts would not be found.
+    suites_digest = digest([digest_file(folder / f"{a.name}.npy") for a in fields(index)])
     if not config.suites:
-        results = run_parts(
-            clean_part, [_passed("clean", part, {}, {}) for part in parts], config, out_dir
-        )
+        results = run_parts(clean_part, parts_of_pass(parts, "clean", {}), config, out_dir)
         link_sidecars(results, out_dir)
         (out_dir / HITS_FILE).touch()
         _write_items([], [], [], out_dir)
-        return _artifact(
-            out_dir,
-            config,
-            results,
-            {"suites": {}, "documents": 0, "ignored_ngrams": 0, "by_source": {}, "examples": []},
-        )
+        return _artifact(out_dir, config, results, NOTHING_FOUND)
 
-    paths = {"index": str(folder)}
-    found = run_parts(
-        find_part,
-        [_passed("find", part, {"suites": suites_digest}, paths) for part in parts],
-        config,
-        out_dir,
-    )
+    paths, known = {"index": str(folder)}, {"suites": suites_digest}
+    found = run_parts(find_part, parts_of_pass(parts, "find", paths, known), config, out_dir)
     documents_of = np.zeros(len(index.hashes), np.int64)
     for result in found:
         table = read_table(result.path / FOUND_FILE, ["row", "ngram"])
@@ -110,14 +98,11 @@ def find_contamination(
     names = [[item.suite, item.name, number] for item, number in zip(items, numbers, strict=True)]
     (folder / "items.json").write_text(json.dumps(names), "utf-8")
 
-    known = {
-        "suites": suites_digest,
-        "frequent": digest_file(folder / "frequent.npy"),
-        "items": digest_file(folder / "items.json"),
-    }
+    known |= {name: digest_file(folder / name) for name in ("frequent.npy", "items.json")}
+    # What a part found follows from the part and the suites, so it is not named once more.
     judging = [
-        _passed("judge", part, known, paths | {"found": str(result.path / FOUND_FILE)})
-        for part, result in zip(parts, found, strict=True)
+        replace(part, payload={**part.payload, "found": str(result.path / FOUND_FILE)})
+        for part, result in zip(parts_of_pass(parts, "judge", paths, known), found, strict=True)
     ]
     results = run_parts(judge_part, judging, config, out_dir)
     link_sidecars(results, out_dir)
@@ -126,15 +111,6 @@ def find_contamination(
             stream.write((result.path / HITS_FILE).read_bytes())
     _write_items(items, numbers, results, out_dir)
     return _artifact(out_dir, config, results, _metrics(items, index, frequent, results))
-
-
-def _passed(purpose: str, part: Part, reads: Mapping[str, str], paths: Mapping[str, str]) -> Part:
-    """A part for one of the passes, named by all it reads."""
-    return Part(
-        part.name,
-        digest({"pass": purpose, "part": part.digest, **reads}),
-        {**part.payload, **paths},
-    )
 
 
 def _numbers(items: Sequence[Item]) -> list[int]:
@@ -147,13 +123,8 @@ def _write_items(
     items: Sequence[Item], numbers: Sequence[int], results: Sequence[PartResult], out_dir: Path
 ) -> None:
     """The texts of the items that were found."""
-    found = sorted(
-        {
-            place
-            for result in results
-            for place in read_table(result.path / ITEMS_FILE)["item"].to_pylist()
-        }
-    )
+    tables = [read_table(result.path / ITEMS_FILE) for result in results]
+    found = sorted({place for table in tables for place in table["item"].to_pylist()})
     rows = [
         {
             "suite": items[place].suite,
@@ -176,9 +147,9 @@ def _metrics(
     items: Sequence[Item], index: SuiteIndex, frequent: np.ndarray, results: Sequence[PartResult]
 ) -> dict[str, Any]:
     tables = [read_table(result.path / ITEMS_FILE) for result in results]
-    found = np.concatenate([np.zeros(0, np.int64), *(table["item"].to_numpy() for table in tables)])
+    hits = pa.concat_tables(tables)
+    found, rows = hits["item"].to_numpy(), hits["row"].to_numpy()
     part = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
-    rows = np.concatenate([np.zeros(0, np.int64), *(table["row"].to_numpy() for table in tables)])
     suite_of = np.array([item.suite for item in items], object)
     searchable = np.zeros(len(items), bool)
     searchable[np.unique(np.asarray(index.items))] = True
@@ -191,11 +162,9 @@ def _metrics(
             "hit_items": len(np.unique(found[mine])),
             "hit_documents": len(set(zip(part[mine].tolist(), rows[mine].tolist(), strict=True))),
         }
-    examples = [
-        e
-        for result in results
-        for e in json.loads((result.path / "examples.json").read_text("utf-8"))
-    ]
+    examples: list[dict[str, str]] = []
+    for result in results:
+        examples += json.loads((result.path / "examples.json").read_text("utf-8"))
     by_source = sum_counters([result.counters["by_source"] for result in results])
     return {
         "suites": suites,
@@ -211,7 +180,7 @@ def _artifact(
     out_dir: Path,
     config: ContaminationConfig,
     results: Sequence[PartResult],
-    metrics: dict[str, Any],
+    metrics: Mapping[str, Any],
 ) -> Artifact:
     names = ("read", "kept", "dropped", "quarantined")
     counters = sum_counters([{name: result.counters[name] for name in names} for result in results])
@@ -219,6 +188,6 @@ def _artifact(
     if counters["read"] and not counters["kept"]:
         raise StageFailure(
             f"contamination dropped all {counters['read']} documents ({CONTAMINATED}); check the"
-            " suites, raise contamination.min_item_frac, or take contamination.action=report"
+            " suites, raise contamination.min_item_frac, or set contamination.action=report"
         )
-    return Artifact(out_dir, "contamination", counters, metrics | {"action": config.action})
+    return Artifact(out_dir, "contamination", counters, {**metrics, "action": config.action})

@@ -11,7 +11,7 @@ with a list of the items.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,6 @@ from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.readers import Record
 from tasks.readers.textfiles import check_text_files, records_of_file
 
-ARRAYS = (
-    "hashes",
-    "lengths",
-    "text_starts",
-    "text_stops",
-    "starts",
-    "item_begins",
-    "items",
-    "reaches_answer",
-)
 MAX_ID_CHARS = 100
 
 
@@ -54,7 +44,8 @@ class SuiteConfig:
     def __post_init__(self) -> None:
         if self.choices and not self.answer:
             raise ConfigError(
-                f"choices ({self.choices}) needs answer, the column of the number of the right one"
+                f"choices ({self.choices}) needs answer; set it to the column with the number of"
+                " the right choice"
             )
 
 
@@ -72,33 +63,36 @@ class Item:
 class SuiteIndex:
     """N-grams of all items, sorted by hash.
 
-    hashes, lengths (units), text_starts, text_stops (bytes of `text`): one entry per n-gram.
-    starts: where the hashes with given leading bits begin. shift: 64 minus the number of these
-    bits. items[item_begins[g]:item_begins[g + 1]]: the items of n-gram g; reaches_answer: it is
-    only in the item's answered form.
+    `hashes`, `lengths`, `text_starts` and `text_stops` have one entry per n-gram.
     """
 
     text: np.ndarray
     hashes: np.ndarray
     lengths: np.ndarray
+    """Units of an n-gram."""
     text_starts: np.ndarray
     text_stops: np.ndarray
+    """Bytes of `text`."""
     starts: np.ndarray
+    """Where the hashes with given leading bits begin."""
     item_begins: np.ndarray
     items: np.ndarray
+    """The items of n-gram g are items[item_begins[g] : item_begins[g + 1]]."""
     reaches_answer: np.ndarray
+    """For each of `items`, whether the n-gram is only in the item's answered form."""
 
     @property
     def shift(self) -> np.uint64:
+        """64 minus the number of leading bits that `starts` counts by."""
         return np.uint64(64 - (len(self.starts) - 1).bit_length() + 1)
 
     def save(self, folder: Path) -> None:
-        for name in ("text", *ARRAYS):
-            np.save(folder / f"{name}.npy", getattr(self, name))
+        for array in fields(self):
+            np.save(folder / f"{array.name}.npy", getattr(self, array.name))
 
     @classmethod
     def load(cls, folder: Path) -> SuiteIndex:
-        return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("text", *ARRAYS)))
+        return cls(*(np.load(folder / f"{a.name}.npy", mmap_mode="r") for a in fields(cls)))
 
 
 def read_items(name: str, config: SuiteConfig) -> Iterator[Item]:
@@ -106,12 +100,11 @@ def read_items(name: str, config: SuiteConfig) -> Iterator[Item]:
     where = f"contamination.suites.{name}"
     check_text_files(f"{where}.path", (config.path,))
     number = 0
-    for record in records_of_file(config.path, config.question):
-        number += 1
+    for number, record in enumerate(records_of_file(config.path, config.question), start=1):
         if not isinstance(record, Record):
             raise ConfigError(
-                f"{where} ({config.path}): record {number} is not readable: {record.error}; fix the"
-                " file"
+                f"{where}.path ({config.path}) has an unreadable record {number}: {record.error};"
+                " fix the file"
             )
         question = record.values.get(config.question)
         if not isinstance(question, str):
@@ -125,7 +118,7 @@ def read_items(name: str, config: SuiteConfig) -> Iterator[Item]:
         yield Item(name, shown, question, _answers(record.values, config))
     if not number:
         raise ConfigError(
-            f"{where} ({config.path}) has no item; give a file with a record per item"
+            f"{where}.path ({config.path}) has no item; give a file with one record per item"
         )
 
 
@@ -141,27 +134,19 @@ def index_items(items: list[Item], ngram_units: int, min_units: int) -> SuiteInd
     for number, item in enumerate(items):
         question = item.question.encode("utf-8", "replace")
         for form, answer in enumerate((None, *item.answers)):
-            whole = (
-                question if answer is None else question + b"\n" + answer.encode("utf-8", "replace")
-            )
-            hashes, length, starts, stops = text_ngrams(
-                np.frombuffer(whole, np.uint8), ngram_units, min_units, *tables
-            )
+            whole = question
+            if answer is not None:
+                whole += b"\n" + answer.encode("utf-8", "replace")
+            data = np.frombuffer(whole, np.uint8)
+            hashes, length, starts, stops = text_ngrams(data, ngram_units, min_units, *tables)
+            # Of an answered form only what reaches into the answer is new.
             new = stops > len(question) if form else np.ones(len(hashes), bool)
             if not new.any():
                 continue
             texts.append(whole)
-            fill = np.full(int(new.sum()), number)
-            columns.append(
-                (
-                    hashes[new],
-                    np.full_like(fill, length),
-                    starts[new] + position,
-                    stops[new] + position,
-                    fill,
-                    fill * 0 + form > 0,
-                )
-            )
+            num, places = int(new.sum()), (starts[new] + position, stops[new] + position)
+            owner = (np.full(num, number), np.full(num, form > 0))
+            columns.append((hashes[new], np.full(num, length), *places, *owner))
             position += len(whole)
     empty = (np.zeros(0, np.uint64), *(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0, bool))
     hashes, lengths, starts, stops, owners, answered = (
@@ -174,6 +159,7 @@ def index_items(items: list[Item], ngram_units: int, min_units: int) -> SuiteInd
     inverse, owners, answered = inverse[order], owners[order], answered[order]
     fresh = np.ones(len(inverse), bool)
     fresh[1:] = (inverse[1:] != inverse[:-1]) | (owners[1:] != owners[:-1])
+    # At least four ranges of leading bits per n-gram, so that a look-up compares hardly any hash.
     bits = max(4, int(4 * len(unique)).bit_length())
     edges = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
     return SuiteIndex(
@@ -194,16 +180,9 @@ def _answers(values: Mapping[str, Any], config: SuiteConfig) -> tuple[str, ...]:
         return ()
     answer = values.get(config.answer)
     choices = values.get(config.choices) if config.choices else None
-    if (
-        isinstance(choices, list)
-        and isinstance(answer, int)
-        and not isinstance(answer, bool)
-        and 0 <= answer < len(choices)
-    ):
+    # Not isinstance: True is an int, and not the number of a choice.
+    if isinstance(choices, list) and type(answer) is int and 0 <= answer < len(choices):
         answer = choices[answer]
     found = answer if isinstance(answer, list) else [answer]
-    return tuple(
-        dict.fromkeys(
-            str(one) for one in found if isinstance(one, (str, int, float)) and str(one).strip()
-        )
-    )
+    texts = (str(one) for one in found if isinstance(one, (str, int, float)))
+    return tuple(dict.fromkeys(text for text in texts if text.strip()))

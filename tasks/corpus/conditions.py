@@ -21,16 +21,8 @@ import pyarrow as pa
 
 from llm_core.config import ConfigError, nearest
 
-COLUMNS = (
-    "text",
-    "source",
-    "source_id",
-    "url",
-    "added_at",
-    "metadata",
-    "language",
-    "declared_language",
-)
+INGESTED = ("text", "source", "source_id", "url", "added_at", "metadata")
+COLUMNS = (*INGESTED, "language", "declared_language")
 EXAMPLE = (
     "write one over the columns of a document, e.g. \"source = 'wiki'\" or \"metadata->>'kind' ="
     " 'prose'\""
@@ -38,10 +30,8 @@ EXAMPLE = (
 
 
 def check_condition(name: str, condition: str) -> None:
-    """Raise ConfigError that begins with `name` unless `condition` is an expression over one
-    document."""
-    [(serialized,)] = _rows("SELECT json_serialize_sql(?)", f"SELECT {condition} FROM documents")
-    parsed = json.loads(serialized)
+    """Raise a ConfigError about `name` unless `condition` is an expression over one document."""
+    parsed = _parsed(condition)
     if parsed.get("error"):
         raise ConfigError(
             f"{name} ({condition}) is not a condition: {parsed['error_message']}; {EXAMPLE}"
@@ -49,19 +39,15 @@ def check_condition(name: str, condition: str) -> None:
     node = parsed["statements"][0]["node"] if len(parsed["statements"]) == 1 else {}
     # A condition that ends the SELECT and begins something else has other clauses than SELECT …
     # FROM documents.
-    plain = (
+    is_plain = (
         node.get("type") == "SELECT_NODE"
         and len(node["select_list"]) == 1
-        and node["where_clause"] is None
+        and node["from_table"].get("table_name") == "documents"
+        and not (node["where_clause"] or node["modifiers"] or node["group_expressions"])
     )
-    if (
-        not plain
-        or node["from_table"].get("table_name") != "documents"
-        or node["modifiers"]
-        or node["group_expressions"]
-    ):
+    if not is_plain:
         raise ConfigError(
-            f"{name} ({condition}) must be one condition and no other clause; {EXAMPLE}"
+            f"{name} ({condition}) must be one condition without other clauses; {EXAMPLE}"
         )
     for part in _walk(node["select_list"][0]):
         if why := _refusal(part):
@@ -71,38 +57,29 @@ def check_condition(name: str, condition: str) -> None:
 
 
 def compared_values(condition: str, column: str) -> list[str]:
-    """The texts that a condition, which must be one, compares a column with, by =, <>, IN and the
-    like."""
-    [(serialized,)] = _rows("SELECT json_serialize_sql(?)", f"SELECT {condition} FROM documents")
+    """The texts that a valid condition compares a column with, by =, <>, IN and similar."""
     found = []
-    for part in _walk(json.loads(serialized)["statements"]):
+    for part in _walk(_parsed(condition)["statements"]):
         sides = [part["left"], part["right"]] if part.get("class") == "COMPARISON" else []
         sides += part["children"] if part.get("type") in ("COMPARE_IN", "COMPARE_NOT_IN") else []
-        if any(
-            side["class"] == "COLUMN_REF" and side["column_names"][0].lower() == column
-            for side in sides
-        ):
-            # DuckDB writes a constant as a literal with its text, before 2.0 as a value with its
-            # type.
-            constants = [
-                side.get("literal") or side["value"]
-                for side in sides
-                if side["class"] == "CONSTANT"
-            ]
-            strings = [
-                constant for constant in constants if constant.get("kind", "STRING") == "STRING"
-            ]
-            found += [
-                text
-                for one in strings
-                if isinstance(text := one.get("text", one.get("value")), str)
-            ]
+        columns = [s["column_names"][0].lower() for s in sides if s["class"] == "COLUMN_REF"]
+        if column not in columns:
+            continue
+        for side in sides:
+            if side["class"] == "CONSTANT":
+                # DuckDB 2 gives a literal with its kind and text, older ones a value with its type.
+                constant = side.get("literal") or side["value"]
+                text = constant.get("text", constant.get("value"))
+                if constant.get("kind", "STRING") == "STRING" and isinstance(text, str):
+                    found.append(text)
     return found
 
 
 def chosen_rows(documents: pa.Table, condition: str, name: str = "condition") -> np.ndarray:
-    """bool per row of a table with `COLUMNS`. Raises ConfigError where the condition fails on a
-    row, as a cast can."""
+    """bool per row of a table with `COLUMNS`.
+
+    Raises ConfigError where the condition fails on a row, as a cast can.
+    """
     import duckdb
 
     # A connection of its own: parts may be worked on by threads.
@@ -126,30 +103,31 @@ def chosen_rows(documents: pa.Table, condition: str, name: str = "condition") ->
 
 def condition_table(documents: pa.Table, languages: pa.ChunkedArray) -> pa.Table:
     """The columns that conditions see. `documents` holds those of ingest."""
-    columns = {
-        name: documents[name] for name in COLUMNS if name not in ("language", "declared_language")
-    }
+    columns = {name: documents[name] for name in INGESTED}
     return pa.table(columns | {"language": languages, "declared_language": documents["language"]})
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def _connection() -> Any:
     import duckdb
 
-    return duckdb.connect(
-        config={"threads": 1, "enable_external_access": False, "lock_configuration": True}
-    )
+    # A condition may neither read files nor allow itself to.
+    limits = {"threads": 1, "enable_external_access": False, "lock_configuration": True}
+    return duckdb.connect(config=limits)
+
+
+def _parsed(condition: str) -> dict[str, Any]:
+    """DuckDB's syntax tree of a query of one condition; its `error` is true where there is none."""
+    [(tree,)] = _rows("SELECT json_serialize_sql(?)", f"SELECT {condition} FROM documents")
+    return json.loads(tree)  # type: ignore[no-any-return]
 
 
 def _rows(query: str, *values: str) -> list[tuple[Any, ...]]:
-    cursor = _connection().cursor()
-    try:
+    with _connection().cursor() as cursor:
         return cursor.execute(query, list(values)).fetchall()  # type: ignore[no-any-return]
-    finally:
-        cursor.close()
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def _unfit_functions() -> dict[str, str]:
     """Function name → what it is that makes it unfit."""
     rows = _rows("SELECT function_name, function_type, stability FROM duckdb_functions()")
@@ -167,11 +145,8 @@ def _refusal(part: Mapping[str, Any]) -> str | None:
         return f"holds a {kind.lower()}, which is not a function of one document"
     if kind == "FUNCTION" and (why := _unfit_functions().get(str(part["function_name"]).lower())):
         return f"calls {part['function_name']}, which {why}"
-    if kind == "COLUMN_REF" and part["column_names"][0].lower() not in COLUMNS:
-        return (
-            f"names {part['column_names'][0]}, which is not a column;"
-            f" {nearest(part['column_names'][0], list(COLUMNS))}"
-        )
+    if kind == "COLUMN_REF" and (column := part["column_names"][0]).lower() not in COLUMNS:
+        return f"names {column}, which is not a column; {nearest(column, list(COLUMNS))}"
     return None
 
 

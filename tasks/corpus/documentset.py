@@ -20,29 +20,11 @@ from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, PartResult
 
 ID = pa.binary(16)
-DOCUMENT_SCHEMA = pa.schema(
-    [
-        ("id", ID),
-        ("text", pa.large_string()),
-        ("source", pa.string()),
-        ("source_id", pa.string()),
-        ("url", pa.string()),
-        ("language", pa.string()),
-        ("added_at", pa.string()),
-        ("metadata", pa.string()),
-    ]
-)
-CORPUS_SCHEMA = pa.schema(
-    [
-        *(
-            DOCUMENT_SCHEMA.field(name)
-            for name in ("id", "text", "source", "source_id", "url", "language")
-        ),
-        pa.field("family_id", ID),
-        pa.field("split", pa.string()),
-        pa.field("repeats", pa.int32()),
-    ]
-)
+_OWN = [("id", ID), ("text", pa.large_string())]
+_TOLD = [(name, pa.string()) for name in ("source", "source_id", "url", "language")]
+DOCUMENT_SCHEMA = pa.schema([*_OWN, *_TOLD, ("added_at", pa.string()), ("metadata", pa.string())])
+_DECIDED = [("family_id", ID), ("split", pa.string()), ("repeats", pa.int32())]
+CORPUS_SCHEMA = pa.schema([*_OWN, *_TOLD, *_DECIDED])
 """What the `documents` stage writes; `language` is the identified one there."""
 SIDECAR_FILE = "part.parquet"
 """Name of the one table that `process_part` of a per-document stage writes."""
@@ -51,36 +33,31 @@ SIDECAR_FILE = "part.parquet"
 def document_parts(ingest: Artifact, **sidecars: Artifact) -> list[Part]:
     """One part per file of documents, with the sidecars of the same rows.
 
-    The payload has `documents` and one path per keyword; the digest covers the content of all of
-    them.
+    The payload has `documents` and one path per keyword; the digest covers all their contents.
     """
     parts = []
     for file in ingest.files("documents/part-*.parquet"):
-        names = {"documents": (ingest, f"documents/{file.name}")} | {
-            k: (a, file.name) for k, a in sidecars.items()
-        }
-        payload = {k: str(a.file(name)) for k, (a, name) in names.items()}
-        parts.append(
-            Part(
-                file.name,
-                digest({k: a.file_digest(name) for k, (a, name) in names.items()}),
-                payload,
-            )
-        )
+        names = {"documents": (ingest, f"documents/{file.name}")}
+        names |= {keyword: (artifact, file.name) for keyword, artifact in sidecars.items()}
+        payload = {k: str(artifact.file(name)) for k, (artifact, name) in names.items()}
+        contents = {k: artifact.file_digest(name) for k, (artifact, name) in names.items()}
+        parts.append(Part(file.name, digest(contents), payload))
     return parts
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A Parquet table with one chunk per column, so that kernels see one buffer. Raises
-    ArtifactMismatch on a damaged file."""
+    """A Parquet table with one chunk per column, so that kernels see one buffer.
+
+    Raises ArtifactMismatch on a damaged file.
+    """
     try:
         table = pq.read_table(path, columns=list(columns) if columns else None, use_threads=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
+        # pyarrow raises a bare OSError for a bad file; a number or a subclass means the disk.
         if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
-            raise  # the disk, not the file
+            raise
         raise ArtifactMismatch(
-            f"{path} is damaged ({str(error).splitlines()[0]}); remove the folder it is in, and run"
-            " again"
+            f"{path} is damaged ({str(error).splitlines()[0]}); remove its folder and run again"
         ) from error
     return table.combine_chunks()
 
@@ -88,25 +65,22 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Tab
 def find_rows(file: Path, column: str, wanted: pa.Scalar) -> list[int]:
     """The rows of a file whose value in a column is the one that is wanted."""
     equal = pc.fill_null(pc.equal(read_table(file, [column])[column], wanted), False)
-    # A comparison of no rows gives a column without chunks, of which pyarrow 25 crashes to take the
-    # indices.
+    # A comparison of no rows gives a column without chunks, whose indices crash pyarrow 25.
     return pc.indices_nonzero(equal).to_pylist() if len(equal) else []
 
 
 def read_row(file: Path, row: int, columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """One row of a file; only its row group is read. Raises ArtifactMismatch where there is
-    none."""
+    """One row of a file; only its row group is read. Raises ArtifactMismatch if it is missing."""
     with pq.ParquetFile(file) as parquet:
         for group in range(parquet.num_row_groups):
             num_rows = parquet.metadata.row_group(group).num_rows
             if row < num_rows:
-                table = parquet.read_row_group(
-                    group, columns=list(columns) if columns else None, use_threads=False
-                )
+                wanted = list(columns) if columns else None
+                table = parquet.read_row_group(group, columns=wanted, use_threads=False)
                 return table.slice(row, 1).to_pylist()[0]  # type: ignore[no-any-return]
             row -= num_rows
     raise ArtifactMismatch(
-        f"{file} is {row + 1} row(s) short; the store is damaged, rebuild it with force=[ingest]"
+        f"{file} has too few rows ({row + 1} missing); rebuild it with force=[ingest]"
     )
 
 
@@ -127,7 +101,7 @@ def write_table(table: pa.Table, path: Path, level: int = 3) -> None:
 def check_aligned(documents: pa.Table, sidecar: pa.Table, what: str) -> None:
     """Raise ArtifactMismatch unless both tables hold the same documents in the same order."""
     if not documents["id"].equals(sidecar["id"]):
-        raise ArtifactMismatch(f"{what} does not belong to these documents; rebuild it")
+        raise ArtifactMismatch(f"{what} was made for other documents; rebuild its stage with force")
 
 
 def link_sidecars(results: Sequence[PartResult], out_dir: Path) -> None:
@@ -150,30 +124,23 @@ def sum_counters(counters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def id_matrix(ids: pa.ChunkedArray | pa.Array) -> np.ndarray:
     """A binary(16) column without nulls as uint8[rows, 16]."""
-    chunks = ids.chunks if isinstance(ids, pa.ChunkedArray) else [ids]
-    arrays = [
-        np.frombuffer(c.buffers()[1], np.uint8).reshape(-1, 16)[c.offset : c.offset + len(c)]
-        for c in chunks
-        if len(c)
-    ]
-    return np.concatenate([np.zeros((0, 16), np.uint8), *arrays])
+    array = one_chunk(ids)
+    if not len(array):
+        return np.zeros((0, 16), np.uint8)
+    rows = np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, 16)
+    return rows[array.offset : array.offset + len(array)].copy()
 
 
 def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column as one array. Nothing is copied where it is one: `combine_chunks` of a column copies
-    always."""
-    if not isinstance(column, pa.ChunkedArray):
-        return column
+    """A column as one array, copied only where it is several; `combine_chunks` always copies."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return (
-        column.chunk(0)
-        if column.num_chunks == 1
-        else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+        chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [pa.array([], column.type)])
     )
 
 
 def text_buffers(texts: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """UTF-8 bytes (uint8) and offsets (int64, one more than documents) of a large_string column
-    without nulls."""
+    """UTF-8 bytes (uint8) and offsets (int64, one more than rows) of texts without nulls."""
     array = one_chunk(texts.cast(pa.large_string()))
     _, offsets, data = array.buffers()
     begins = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]

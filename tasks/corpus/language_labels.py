@@ -36,9 +36,7 @@ msa:ms may:ms mya:my bur:my nep:ne nld:nl dut:nl nor:no nob:no nb:no nno:nn pan:
 rus:ru san:sa sin:si slk:sk slo:sk slv:sl som:so spa:es sqi:sq alb:sq srp:sr swa:sw swe:sv tam:ta tel:te tgk:tg tgl:tl
 fil:tl tha:th tur:tr uig:ug ukr:uk urd:ur uzb:uz vie:vi yid:yi yor:yo zh-cn:zh zh-tw:zh
 """  # noqa: E501
-_OTHER_CODES = {
-    other: label for other, _, label in (pair.partition(":") for pair in _OTHER.split())
-}
+_OTHER_CODES = dict(pair.split(":") for pair in _OTHER.split())
 """Codes of the same languages in other standards, for the hint in an error."""
 _WITH_SCRIPT = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 
@@ -49,14 +47,16 @@ def check_label(label: str, where: str, given: Collection[str] | None = None) ->
 
     given: the labels of the model that a run has; None accepts those of any.
     """
-    if label == UNDETERMINED or (
-        label in LID176_LABELS or _WITH_SCRIPT.fullmatch(label) if given is None else label in given
-    ):
+    if given is None:
+        is_known = label in LID176_LABELS or _WITH_SCRIPT.fullmatch(label) is not None
+    else:
+        is_known = label in given
+    if is_known or label == UNDETERMINED:
         return
     if label == "False":
         raise ConfigError(
-            f"{where} names {label}, which is how YAML reads a bare no; write Norwegian as 'no', in"
-            " quotes"
+            f"{where} names {label}, which is how YAML reads a bare no; write 'no' in quotes for"
+            " Norwegian"
         )
     known = sorted(LID176_LABELS if given is None else given)
     if same := _of_same_language(label, known):
@@ -64,24 +64,19 @@ def check_label(label: str, where: str, given: Collection[str] | None = None) ->
             f"{where} names {label}, which no document is labelled with; the label is"
             f" {' or '.join(same[:3])}"
         )
+    if given is None:
+        what, like = "a language label", "fr, or like fra_Latn with another model"
+    else:
+        # Four of them, from all over the alphabet.
+        like = ", ".join(known[:: max(1, len(known) // 4)][:4])
+        what = "a label of this run's language model"
     close = difflib.get_close_matches(label, known, n=2, cutoff=0.6)
-    like = (
-        "fr, or like fra_Latn with another model"
-        if given is None
-        else ", ".join(known[:: max(1, len(known) // 4)][:4])
-    )
     hint = f"did you mean {' or '.join(close)}?" if close else f"labels are like {like}"
-    what = (
-        "is not a language label"
-        if given is None
-        else "is not a label of this run's language model"
-    )
-    raise ConfigError(f"{where} names {label}, which {what}; {hint}")
+    raise ConfigError(f"{where} names {label}, which is not {what}; {hint}")
 
 
 def _of_same_language(label: str, known: Collection[str]) -> list[str]:
-    """Those of the known labels that other standards write like this one, whatever the script or
-    region after it."""
+    """Known labels of the same language in other standards, whatever script or region follows."""
     written = label.lower().replace("_", "-")
     codes = {_OTHER_CODES.get(code, code) for code in (written, written.partition("-")[0])}
     codes |= {other for other, code in _OTHER_CODES.items() if code in codes}

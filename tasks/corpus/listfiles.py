@@ -12,11 +12,9 @@ from llm_core.config import ConfigError
 def read_entries(
     path: Path, where: str, undecodable: Literal["strict", "surrogateescape"] = "strict"
 ) -> list[str]:
-    """The entries of a file, without white space at their ends. `where` is the setting that names
-    it.
+    """The entries of a file, without white space at their ends; `where` is the setting's name.
 
-    Raises ConfigError where it is not a file, or not UTF-8, unless such bytes are asked for as
-    surrogates.
+    Raises ConfigError where it is not a file or, unless surrogates are asked for, not UTF-8.
     """
     check_list_files(where, (path,))
     try:

@@ -56,7 +56,7 @@ def check_labels(
 
 
 def check_conditions(config: Any, place: str) -> None:
-    """Raise ConfigError for the first condition of `config` that is none."""
+    """Raise ConfigError for the first condition of `config` that is not valid."""
     from tasks.corpus.conditions import check_condition
 
     for kind, where, word in _named(config, place):
@@ -72,15 +72,10 @@ def _named(config: Any, place: str) -> Iterator[tuple[str, str, str]]:
             yield from _named(value, f"{place}.{key}")
     elif dataclasses.is_dataclass(config):
         for field in dataclasses.fields(config):
-            value, where = (
-                getattr(config, field.name),
-                f"{place}.{field.name}" if place else field.name,
-            )
+            value = getattr(config, field.name)
+            where = f"{place}.{field.name}" if place else field.name
             if "names" in field.metadata and value is not None:
+                kind, besides = field.metadata["names"], field.metadata.get("besides")
                 words = (value,) if isinstance(value, str) else value
-                yield from (
-                    (field.metadata["names"], where, word)
-                    for word in words
-                    if word != field.metadata.get("besides")
-                )
+                yield from ((kind, where, word) for word in words if word != besides)
             yield from _named(value, where)

@@ -25,8 +25,8 @@ BUCKETS, NO_BUCKET = ("head", "middle", "tail"), "(none)"
 
 
 def cut_keeping(values: np.ndarray, keep_frac: float, best: Best) -> float | None:
-    """The value that keeps the best `keep_frac` (above 0, at most 1) of the values that are
-    numbers; None where there is none."""
+    """The value that keeps the best `keep_frac` (above 0, at most 1) of those that are not NaN;
+    None where all are NaN."""
     scored = values[~np.isnan(values)]
     if len(scored) == 0:
         return None
@@ -39,28 +39,23 @@ def cut_keeping(values: np.ndarray, keep_frac: float, best: Best) -> float | Non
 def cuts_keeping(
     values: np.ndarray, groups: np.ndarray | None, keep_frac: float, best: Best
 ) -> dict[str, float]:
-    """{group: cut}, one for all documents (`WHOLE`) where no groups are given; groups without a
-    score are left out."""
+    """{group: cut} of groups with a score; one for all documents (`WHOLE`) without groups."""
     if groups is None:
         cut = cut_keeping(values, keep_frac, best)
         return {} if cut is None else {WHOLE: cut}
-    found = {
-        str(group): cut_keeping(values[groups == group], keep_frac, best)
-        for group in np.unique(groups.astype(str))
-    }
-    return {group: cut for group, cut in found.items() if cut is not None}
+    names = np.unique(groups.astype(str)).tolist()
+    found = {name: cut_keeping(values[groups == name], keep_frac, best) for name in names}
+    return {name: cut for name, cut in found.items() if cut is not None}
 
 
 def passing(
     values: np.ndarray, groups: np.ndarray | None, cuts: Mapping[str, float], best: Best
 ) -> np.ndarray:
-    """Which values are at least as good as the cut of their group; those without a score or a cut
-    are not judged and pass."""
-    if groups is None:
-        limits = np.full(len(values), cuts.get(WHOLE, np.nan))
-    else:
-        limits = np.array([cuts.get(str(group), np.nan) for group in groups], np.float64).reshape(
-            len(values)
-        )
+    """Which values are at least as good as the cut of their group.
+
+    Those without a score or a cut are not judged and pass.
+    """
+    names = [WHOLE] * len(values) if groups is None else map(str, groups)
+    limits = np.array([cuts.get(name, np.nan) for name in names], np.float64)
     unjudged = np.isnan(values) | np.isnan(limits)
     return unjudged | (values >= limits if best == "high" else values <= limits)

@@ -21,8 +21,7 @@ CHUNK_NUMBERS = 1 << 22
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95 % interval and standard error; these are None where one observation
-    allows none."""
+    """A value with its 95 % interval and standard error, None where they do not exist."""
 
     value: float
     low: float | None
@@ -32,20 +31,14 @@ class Interval:
 
 
 def ratio_bootstrap(
-    numerators: np.ndarray,
-    denominators: np.ndarray,
-    num_samples: int,
-    seed: int,
-    level: float = 0.95,
+    numerators: np.ndarray, denominators: np.ndarray, num_samples: int, seed: int
 ) -> Interval:
-    """Σ numerators / Σ denominators with its bootstrap interval over observations.
+    """Σ numerators / Σ denominators with its 95 % bootstrap interval over observations.
 
     Raises ValueError without observations or with a denominator that is not positive.
     """
-    numerators, denominators = (
-        np.asarray(numerators, np.float64),
-        np.asarray(denominators, np.float64),
-    )
+    numerators = np.asarray(numerators, np.float64)
+    denominators = np.asarray(denominators, np.float64)
     num = len(numerators)
     if num == 0 or denominators.min() <= 0:
         raise ValueError(
@@ -56,23 +49,22 @@ def ratio_bootstrap(
         return Interval(value, None, None, None, 1)
     rng = np.random.default_rng(seed)
     replicates = np.empty(num_samples)
+    # In chunks, as all draws at once would be samples × observations numbers in memory.
     chunk = max(1, CHUNK_NUMBERS // num)
     for begin in range(0, num_samples, chunk):
         drawn = rng.integers(0, num, size=(min(chunk, num_samples - begin), num))
-        replicates[begin : begin + len(drawn)] = numerators[drawn].sum(1) / denominators[drawn].sum(
-            1
-        )
-    low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2])
+        ratios = numerators[drawn].sum(1) / denominators[drawn].sum(1)
+        replicates[begin : begin + len(drawn)] = ratios
+    low, high = np.quantile(replicates, [0.025, 0.975])
     return Interval(value, float(low), float(high), float(replicates.std(ddof=1)), num)
 
 
 def roc_auc(positives: np.ndarray, negatives: np.ndarray) -> Interval:
-    """Probability that a positive scores higher than a negative, ties counting half, with its 95 %
-    interval.
+    """Probability that a positive scores higher than a negative, with its 95 % interval.
 
-    Variance by DeLong et al. 1988 (from mid-ranks, Sun and Xu 2014), interval on the logit scale,
-    so that it stays inside 0 to 1. Raises ValueError without positives or negatives. Interval and
-    error are None where all pairs are alike: 0 and 1 allow none.
+    Ties count half. Variance by DeLong et al. 1988 (from mid-ranks, Sun and Xu 2014), interval on
+    the logit scale, so that it stays inside 0 to 1. Raises ValueError without positives or
+    negatives. Interval and error are None where all pairs are alike: 0 and 1 allow none.
     """
     m, n = len(positives), len(negatives)
     if m == 0 or n == 0:
@@ -99,11 +91,11 @@ def _midranks(values: np.ndarray) -> np.ndarray:
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float] | None:
-    """The interval of a share, None where there were no trials."""
+def wilson_interval(successes: int, trials: int) -> tuple[float, float] | None:
+    """The 95 % interval of a share (Wilson 1927), None where there were no trials."""
     if trials == 0:
         return None
-    share = successes / trials
+    z, share = 1.959964, successes / trials
     middle = share + z * z / (2 * trials)
     spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials

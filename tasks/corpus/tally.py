@@ -4,7 +4,9 @@ labels are."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,21 +15,18 @@ from tasks.corpus.documentset import sum_counters
 MAX_LABELS = 100
 MAX_LABEL_CHARS = 80
 OTHER = "(other)"
+# `npm:@scope/name` is a name, `someone@host` is not.
+ADDRESS = re.compile(r"(?<!\S)@?[^\s@]*[^\W_]@")
 
 Tally = dict[str, dict[str, int]]
 """{label: {documents, bytes}}."""
 
 
-def count_document(tally: Tally, label: str, num_bytes: int) -> None:
-    """Add one document."""
-    entry = tally.setdefault(label, {"documents": 0, "bytes": 0})
-    entry["documents"] += 1
-    entry["bytes"] += num_bytes
-
-
 def add_to_tally(tally: Tally, labels: Sequence[str | None], sizes: Sequence[int]) -> None:
-    """Add many documents, none for None; runs of one label, which are the rule in a file, at the
-    price of one."""
+    """Add many documents, none for None.
+
+    Runs of one label, which are the rule in a file, cost as much as one document.
+    """
     begin = 0
     for label, run in itertools.groupby(labels):
         end = begin + sum(1 for _ in run)
@@ -38,42 +37,28 @@ def add_to_tally(tally: Tally, labels: Sequence[str | None], sizes: Sequence[int
         begin = end
 
 
-def tally_documents(labels: Iterable[str], sizes: Iterable[int]) -> Tally:
-    """Documents and bytes of each label."""
-    tally: Tally = {}
-    for label, size in zip(labels, sizes, strict=True):
-        count_document(tally, label, size)
-    return tally
-
-
 def tally_columns(labels: pa.ChunkedArray | pa.Array, sizes: pa.ChunkedArray | pa.Array) -> Tally:
-    """The same for Arrow columns, without a Python object per document."""
+    """Documents and bytes of each label, without a Python object per document."""
     grouped = pa.table({"label": labels, "bytes": sizes}).group_by("label", use_threads=False)
     table = grouped.aggregate([("bytes", "count"), ("bytes", "sum")]).sort_by("label")
-    rows = zip(
-        *(table[name].to_pylist() for name in ("label", "bytes_count", "bytes_sum")), strict=True
-    )
     return {
-        label: {"documents": documents, "bytes": num_bytes} for label, documents, num_bytes in rows
+        row["label"]: {"documents": row["bytes_count"], "bytes": row["bytes_sum"]}
+        for row in table.to_pylist()
     }
 
 
-def largest(tally: Mapping[str, Mapping[str, int]]) -> Tally:
-    """The largest entries by bytes; the rest, and labels that are not names (long, or with an
-    address), as `(other)`."""
-    shown: Tally = {}
-    other: list[Mapping[str, int]] = []
+def largest(tally: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The largest entries by bytes; the rest, and labels that are not names, as `(other)`.
+
+    A label that is long or holds an address is not a name.
+    """
+    shown: dict[str, dict[str, Any]] = {}
+    other: list[Mapping[str, Any]] = []
     for label, entry in sorted(tally.items(), key=lambda item: (-item[1]["bytes"], item[0])):
-        # `npm:@scope/name` is a name, `someone@host` is not.
-        address = any(
-            "@" in word[1:] and word[word.index("@", 1) - 1].isalnum() for word in label.split()
+        is_name = (
+            len(label) <= MAX_LABEL_CHARS and label.isprintable() and not ADDRESS.search(label)
         )
-        if (
-            len(shown) < MAX_LABELS
-            and len(label) <= MAX_LABEL_CHARS
-            and label.isprintable()
-            and not address
-        ):
+        if is_name and len(shown) < MAX_LABELS:
             shown[label] = dict(entry)
         else:
             other.append(entry)

@@ -20,13 +20,15 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 
 def normalise_url(url: str, tracking_parameters: Sequence[str] = ()) -> str | None:
-    """The normal form, or None for what is not an absolute URL. A tracking parameter may end in `*`
-    for any ending."""
+    """The normal form, or None for what is not an absolute URL.
+
+    A tracking parameter that ends in `*` stands for all that begin so.
+    """
     try:
         pieces = urlsplit(url.strip())
         port = pieces.port
     except ValueError:
-        return None  # a port or a bracketed host that is none
+        return None  # such as http://[half or http://host:port
     host = (pieces.hostname or "").rstrip(".")
     if not pieces.scheme or not host:
         return None
@@ -35,11 +37,8 @@ def normalise_url(url: str, tracking_parameters: Sequence[str] = ()) -> str | No
         host = f"{host}:{port}"
     user = pieces.netloc.rpartition("@")[0]
     path = normal_escapes(pieces.path) or "/"
-    kept = [
-        p
-        for p in pieces.query.split("&")
-        if p and not _is_tracking(p.partition("=")[0], tracking_parameters)
-    ]
+    given = filter(None, pieces.query.split("&"))
+    kept = [p for p in given if not _is_tracking(p.partition("=")[0], tracking_parameters)]
     query = normal_escapes("&".join(kept))
     return f"{pieces.scheme}://{user}{'@' if user else ''}{host}{path}{'?' if query else ''}{query}"
 
@@ -48,13 +47,8 @@ def url_keys(
     urls: Sequence[str | None], tracking_parameters: Sequence[str] = ()
 ) -> list[bytes | None]:
     """128 bits for each URL, None where there is none."""
-    keys: list[bytes | None] = []
-    for url in urls:
-        normal = normalise_url(url, tracking_parameters) if url else None
-        keys.append(
-            hashlib.blake2b(normal.encode("utf-8"), digest_size=16).digest() if normal else None
-        )
-    return keys
+    normal = [normalise_url(url, tracking_parameters) if url else None for url in urls]
+    return [hashlib.blake2b(n.encode(), digest_size=16).digest() if n else None for n in normal]
 
 
 def _is_tracking(name: str, tracking_parameters: Sequence[str]) -> bool:

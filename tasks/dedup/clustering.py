@@ -55,12 +55,8 @@ class Clusters:
     def reason(self) -> np.ndarray:
         """Numbers in REASONS, of this run's documents."""
         rows = np.arange(len(self.survivor))
-        codes = np.where(
-            self.by_url != rows,
-            1,
-            np.where(self.by_text != rows, 2, np.where(self.survivor != rows, 3, 0)),
-        )
-        return codes[self.num_earlier :]
+        moved = [step != rows for step in (self.by_url, self.by_text, self.survivor)]
+        return np.select(moved, (1, 2, 3), 0)[self.num_earlier :]
 
 
 def cluster_documents(
@@ -78,17 +74,18 @@ def cluster_documents(
     rows = np.arange(num_rows)
     by_url = _by_url(documents, index) if config.same_url else rows
     lost = by_url != rows
+    # Only what no URL has decided is compared by text.
     words = np.concatenate([index.exact_key, documents.exact_key])
     by_text = first_of_equal(words, ~np.concatenate([index.blank, documents.blank]) & ~lost)
     num_shingles = np.concatenate([index.num_shingles, documents.num_shingles])
     members = np.flatnonzero((num_shingles > 0) & (by_text == rows) & ~lost)
 
-    near = NearDuplicates(
-        np.arange(len(members)), *(np.zeros(0, np.int64),) * 2, np.zeros(0), (), 0
-    )
+    none = np.zeros(0, np.int64)
+    near = NearDuplicates(np.arange(len(members)), none, none, np.zeros(0), (), 0)
     get_sets = _shingle_sets(documents, index, members, parts, config, run_parts, out_dir)
     metrics: dict[str, Any] = {"candidate_pairs": 0, "verified_pairs": 0}
     if config.method == "minhash":
+        # Survivors of earlier members are members too, so each has a number among them.
         decided = np.searchsorted(members, index.survivor[index.members])
         near = find_near_duplicates(
             _sketches(documents, index, members, config, get_sets),
@@ -101,39 +98,27 @@ def cluster_documents(
 
     chosen = rows.copy()
     chosen[members] = members[near.survivor]
+    # Each step leads to a row that the next one may lead on from.
     survivor = chosen[by_text[by_url]]
     a, b = members[near.a], members[near.b]
+    # A family holds whatever leads to its documents, and what is similar to them.
     joined = [(rows[:num_earlier], index.family), (rows, by_url), (rows, by_text), (a, b)]
-    family = smallest_connected(
-        num_rows, *(np.concatenate(side) for side in zip(*joined, strict=True))
-    )
+    family = smallest_connected(num_rows, *map(np.concatenate, zip(*joined, strict=True)))
     size = np.bincount(survivor[num_earlier:], minlength=num_rows)
+    # Copies in earlier runs count too, though they have no row.
     size[:num_earlier] += index.cluster_size
     ids = pa.concat_arrays([index.ids, documents.ids])
-    clusters = Clusters(
-        num_earlier,
-        ids,
-        by_url,
-        by_text,
-        survivor,
-        family,
-        size,
-        members,
-        a,
-        b,
-        near.jaccard,
-        chosen[b] == a,
-        metrics,
-    )
-    return clusters, get_sets
+    pairs = (a, b, near.jaccard, chosen[b] == a)
+    steps = (by_url, by_text, survivor)
+    return Clusters(num_earlier, ids, *steps, family, size, members, *pairs, metrics), get_sets
 
 
 def _by_url(documents: SignedDocuments, index: Index) -> np.ndarray:
     words = np.concatenate([index.url_key, documents.url_key])
+    # URLs of the index come first, so a document of an earlier run owns its URL.
     owners = np.concatenate([index.url_row, len(index) + np.arange(len(documents))])
-    first = first_of_equal(
-        words, np.concatenate([np.ones(len(index.url_row), bool), documents.has_url])
-    )
+    valid = np.concatenate([np.ones(len(index.url_row), bool), documents.has_url])
+    first = first_of_equal(words, valid)
     by_url = np.arange(len(index) + len(documents))
     by_url[len(index) :] = owners[first[len(index.url_row) :]]
     return by_url
@@ -180,6 +165,9 @@ def _shingle_sets(
     mine = members[num_earlier:] - len(index)
     everything: list[tuple[np.ndarray, np.ndarray]] = []
 
+    def gather(which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return gather_shingle_sets(documents, which, parts, config, run_parts, out_dir)
+
     def take(
         shingles: np.ndarray, begins: np.ndarray, which: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -192,25 +180,20 @@ def _shingle_sets(
         split = np.searchsorted(which, num_earlier)
         own = which[split:] - num_earlier
         if not config.keep_index:
-            shingles, begins = gather_shingle_sets(
-                documents, mine[own], parts, config, run_parts, out_dir
-            )
+            shingles, begins = gather(mine[own])
             sizes = np.diff(begins)
         else:
+            # The index takes the sets of all members, so texts are walked once for both.
             if not everything:
-                everything.append(
-                    gather_shingle_sets(documents, mine, parts, config, run_parts, out_dir)
-                )
-            if len(own) == len(mine):
-                shingles, sizes = everything[0][0], np.diff(everything[0][1])
-            else:
-                shingles, sizes = take(*everything[0], own)
+                everything.append(gather(mine))
+            shingles, begins = everything[0]
+            sizes = np.diff(begins)
+            if len(own) < len(mine):
+                shingles, sizes = take(shingles, begins, own)
         if split:
             earlier, earlier_sizes = take(index.shingles, index.shingle_begins, which[:split])
-            shingles, sizes = (
-                _joined(earlier, shingles, out_dir),
-                np.concatenate([earlier_sizes, sizes]),
-            )
+            shingles = _joined(earlier, shingles, out_dir)
+            sizes = np.concatenate([earlier_sizes, sizes])
         return shingles, np.concatenate([[0], np.cumsum(sizes)])
 
     return get_sets
@@ -218,6 +201,7 @@ def _shingle_sets(
 
 def _joined(one: np.ndarray, two: np.ndarray, out_dir: Path) -> np.ndarray:
     """Both arrays in one file that is mapped."""
+    # An empty file cannot be mapped.
     if not len(one) + len(two):
         return one
     file = scratch_dir(out_dir) / "joined-sets.npy"
@@ -229,20 +213,20 @@ def _joined(one: np.ndarray, two: np.ndarray, out_dir: Path) -> np.ndarray:
 def _search_metrics(near: NearDuplicates, config: DedupConfig) -> dict[str, Any]:
     from tasks.kernels.dedup.banding import collision_probability
 
-    (bands, rows), (family_bands, family_rows) = choose_bands(config)
+    one, families = choose_bands(config)
+    recall = collision_probability(config.threshold, *one)
+    family_recall = collision_probability(config.family_threshold, *families)
     return {
         "lsh": {
             "num_perms": config.num_perms,
-            "num_bands": bands,
-            "rows_per_band": rows,
+            "num_bands": one[0],
+            "rows_per_band": one[1],
             "threshold": config.threshold,
-            "recall_at_threshold": round(collision_probability(config.threshold, bands, rows), 4),
-            "num_family_bands": family_bands,
-            "rows_per_family_band": family_rows,
+            "recall_at_threshold": round(recall, 4),
+            "num_family_bands": families[0],
+            "rows_per_family_band": families[1],
             "family_threshold": config.family_threshold,
-            "recall_at_family_threshold": round(
-                collision_probability(config.family_threshold, family_bands, family_rows), 4
-            ),
+            "recall_at_family_threshold": round(family_recall, 4),
         },
         "candidate_pairs": near.num_candidates[0],
         "family_candidate_pairs": near.num_candidates[1],

@@ -12,6 +12,7 @@ from tasks.corpus.named_labels import NAMES_SOURCES
 
 SurvivorRule = Literal["source_priority", "quality", "length", "date", "id"]
 
+TRACKING_PARAMETERS = ("utm_*", "gclid", "fbclid", "msclkid", "mc_cid", "mc_eid")
 INDEX_FILES = (
     "scheme.json",
     "documents.parquet",
@@ -72,14 +73,7 @@ class DedupConfig:
     same_url: bool = False
     """Treat documents of one URL as copies, whatever their texts: versions of one page."""
 
-    tracking_parameters: tuple[str, ...] = (
-        "utm_*",
-        "gclid",
-        "fbclid",
-        "msclkid",
-        "mc_cid",
-        "mc_eid",
-    )
+    tracking_parameters: tuple[str, ...] = TRACKING_PARAMETERS
     """Query parameters that are ignored in comparing URLs; `*` at the end stands for any ending."""
 
     shingle_units: int = 5
@@ -163,34 +157,30 @@ class DedupConfig:
         self._check_survivor()
         if any("*" in name[:-1] or not name for name in self.tracking_parameters):
             raise ConfigError(
-                f"tracking_parameters ({list(self.tracking_parameters)}) must be names with `*` at"
-                " the end only; try 'utm_*'"
+                f"tracking_parameters ({list(self.tracking_parameters)}) must be names, with * at"
+                " the end only; try utm_*"
             )
         if (self.index or self.keep_index) and self.cuts.substring_units:
             raise ConfigError(
                 f"cuts.substring_units ({self.cuts.substring_units}) needs the texts of all"
-                " documents, which an index has not; set it to 0, or keep_index=false and"
-                " index=null"
+                " documents, which an index does not hold; set it to 0, or set keep_index=false"
+                " and index=null"
             )
         if self.keep_index and self.cuts.pieces != "none" and self.cuts.piece_memory == "bloom":
             raise ConfigError(
-                "cuts.piece_memory (bloom) forgets the pieces that keep_index would keep; "
-                "set cuts.piece_memory=exact, or keep_index=false"
+                "cuts.piece_memory (bloom) does not store the pieces that keep_index needs; set"
+                " cuts.piece_memory=exact, or keep_index=false"
             )
         if self.chain is not None and not (self.keep_index and self.chain.strip()):
             raise ConfigError(
-                f"chain ({self.chain!r}) must be a name, and the next run of it needs"
-                " keep_index=true; try dedup=indexed dedup.chain=crawl"
+                f"chain ({self.chain!r}) must be a name and needs keep_index=true; try"
+                " dedup=indexed dedup.chain=crawl"
             )
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError(f"seed ({self.seed}) must be in 0 .. 2^32 - 1; try 1")
 
     def _check_survivor(self) -> None:
-        if (
-            not self.survivor
-            or self.survivor[-1] != "id"
-            or len(set(self.survivor)) < len(self.survivor)
-        ):
+        if self.survivor[-1:] != ("id",) or len(set(self.survivor)) < len(self.survivor):
             raise ConfigError(
                 f"survivor ({list(self.survivor)}) must name each rule once and end with id, so"
                 " that no two documents tie; try survivor='[length,id]'"
@@ -199,10 +189,15 @@ class DedupConfig:
             ("source_priority", "source_priority", self.source_priority, "'[wiki,web]'"),
             ("quality", "quality_column", self.quality_column, "c4_kept_line_frac"),
         ):
-            if (rule in self.survivor) != bool(value):
+            if rule in self.survivor and not value:
                 raise ConfigError(
-                    f"survivor ({list(self.survivor)}) has the rule {rule} if and only if {name}"
-                    f" ({value}) is set; try {name}={example}"
+                    f"survivor ({list(self.survivor)}) has the rule {rule}, which needs {name}; try"
+                    f" {name}={example}"
+                )
+            if value and rule not in self.survivor:
+                raise ConfigError(
+                    f"{name} ({value}) is used only by the rule {rule}; add {rule} to survivor, or"
+                    f" leave {name} out"
                 )
 
     def input_files(self) -> dict[str, Path]:

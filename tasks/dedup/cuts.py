@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.corpus.documentset import read_table, text_buffers
-from tasks.dedup.config import CutsConfig
+from tasks.dedup.config import CutsConfig, DedupConfig
 from tasks.dedup.repeated_pieces import find_repeated_pieces
 from tasks.dedup.repeated_runs import find_repeated_runs
 from tasks.dedup.signatures import parts_with_rows
@@ -29,6 +29,7 @@ from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts, scratch_dir
 
 CUT_REASONS = ("REPEATED_LINE", "REPEATED_PARAGRAPH", "REPEATED_SUBSTRING")
+SUBSTRING = CUT_REASONS.index("REPEATED_SUBSTRING")
 REST_FILE = "rest.npy"
 CUTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
 
@@ -61,22 +62,18 @@ class Cuts:
         absent = document < 0
         sizes = np.where(absent, 0, np.diff(begins)[document])
         offsets = np.concatenate([[0], np.cumsum(sizes)])
-        which = mine[
-            np.repeat(begins[:-1][document] - offsets[:-1], sizes) + np.arange(offsets[-1])
+        # Places of all cuts, list by list: each list's first place, and as many more as it has.
+        starts = np.repeat(begins[:-1][document] - offsets[:-1], sizes)
+        which = mine[starts + np.arange(offsets[-1])]
+        columns = [
+            pa.array(self.start[which], pa.int64()),
+            pa.array(self.end[which], pa.int64()),
+            pa.array(CUT_REASONS, pa.string()).take(pa.array(self.reason[which])),
         ]
-        structs = pa.StructArray.from_arrays(
-            [
-                pa.array(self.start[which], pa.int64()),
-                pa.array(self.end[which], pa.int64()),
-                pa.array(CUT_REASONS, pa.string()).take(pa.array(self.reason[which])),
-            ],
-            fields=list(CUTS.value_type),
-        )
+        structs = pa.StructArray.from_arrays(columns, fields=list(CUTS.value_type))
+        mask = pa.array(absent) if absent.any() else None
         return pa.ListArray.from_arrays(
-            pa.array(offsets, pa.int32()),
-            structs,
-            type=CUTS,
-            mask=pa.array(absent) if absent.any() else None,
+            pa.array(offsets, pa.int32()), structs, type=CUTS, mask=mask
         )
 
     @property
@@ -106,37 +103,30 @@ def find_cuts(
     staying: np.ndarray,
     parts: Sequence[Part],
     earlier_pieces: np.ndarray,
-    config: CutsConfig,
+    dedup: DedupConfig,
     run_parts: RunParts,
     out_dir: Path,
-    keep_keys: bool = False,
 ) -> Cuts:
     """The cuts of documents `staying` (ascending). `earlier_pieces`: keys that count as having
     occurred."""
     none = np.zeros(0, np.int64)
     cut: tuple[np.ndarray, ...] = (none, none, none, none)
-    keys, false_cuts = earlier_pieces, 0.0
+    config, keys, false_cuts = dedup.cuts, earlier_pieces, 0.0
     if config.pieces == "none" and not config.substring_units:
         return Cuts(len(documents), none, none, none, none, none, keys)
     work, places = parts_with_rows(documents, staying, parts, "staying", out_dir)
     owners = [staying[here] for here in places]
     if config.pieces != "none":
         found = find_repeated_pieces(
-            work, owners, earlier_pieces, config, run_parts, out_dir, keep_keys
+            work, owners, earlier_pieces, config, run_parts, out_dir, dedup.keep_index
         )
         keys, false_cuts = found.keys, found.expected_false_cuts
-        cut = (
-            found.document,
-            found.start,
-            found.end,
-            np.full(len(found.document), 0 if config.pieces == "line" else 1),
-        )
+        reasons = np.full(len(found.document), 0 if config.pieces == "line" else 1)
+        cut = (found.document, found.start, found.end, reasons)
     if config.substring_units:
         run = find_repeated_runs(work, owners, config, run_parts, out_dir)
-        both = [
-            np.concatenate(pair) for pair in zip(cut, (*run, np.full(len(run[0]), 2)), strict=True)
-        ]
-        cut = disjoint(*both)
+        pairs = zip(cut, (*run, np.full(len(run[0]), SUBSTRING)), strict=True)
+        cut = disjoint(*map(np.concatenate, pairs))
     left = _without_rest(work, owners, cut, run_parts, config, out_dir)
     document, start, end, reason = cut
     return Cuts(len(documents), document, start, end, reason, left, keys, false_cuts)
@@ -150,12 +140,11 @@ def disjoint(
     from tasks.kernels.text.pieces import subtract
 
     ranges = np.stack([document, start, end, reason], axis=1)[np.lexsort((start, document))]
-    is_run = ranges[:, 3] == CUT_REASONS.index("REPEATED_SUBSTRING")
+    # Ranges of one finder are disjoint, so only a run and a piece can overlap.
+    is_run = ranges[:, 3] == SUBSTRING
     pieces = ranges[~is_run]
     runs = subtract(ranges[is_run, :3].copy(), pieces[:, :3].copy())
-    ranges = np.concatenate(
-        [pieces, np.insert(runs, 3, CUT_REASONS.index("REPEATED_SUBSTRING"), axis=1)]
-    )
+    ranges = np.concatenate([pieces, np.insert(runs, 3, SUBSTRING, axis=1)])
     document, start, end, reason = ranges[np.lexsort((ranges[:, 1], ranges[:, 0]))].T.copy()
     return document, start, end, reason
 
@@ -172,27 +161,24 @@ def _without_rest(
     document, start, end, _ = cut
     telling, numbers = [], []
     for part, mine in zip(work, owners, strict=True):
-        begins, ends = (
-            np.searchsorted(document, mine),
-            np.searchsorted(document, mine, side="right"),
-        )
+        begins, ends = (np.searchsorted(document, mine, side=s) for s in ("left", "right"))
+        # A document without a cut has its text left.
         touched = np.flatnonzero(ends > begins)
         if len(touched) == 0:
             continue
         which = np.concatenate([np.arange(begins[i], ends[i]) for i in touched])
         rows = np.load(part.payload["rows"])[touched]
+        rows = np.repeat(rows, (ends - begins)[touched])
         file = scratch_dir(out_dir) / f"cuts-{part.name}.npy"
-        np.save(
-            file, np.stack([np.repeat(rows, (ends - begins)[touched]), start[which], end[which]])
-        )
+        np.save(file, np.stack([rows, start[which], end[which]]))
         payload = {"documents": part.payload["documents"], "cuts": str(file)}
         telling.append(Part(part.name, digest(["rest", part.digest, digest_file(file)]), payload))
         numbers.append(mine[touched])
     made = run_parts(find_rest, telling, config, out_dir)
-    gone = [
-        mine[~np.load(result.path / REST_FILE)] for mine, result in zip(numbers, made, strict=True)
-    ]
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *gone]))
+    gone = [np.zeros(0, np.int64)]
+    for mine, result in zip(numbers, made, strict=True):
+        gone.append(mine[~np.load(result.path / REST_FILE)])
+    return np.sort(np.concatenate(gone))
 
 
 def find_rest(part: Part, directory: Path, config: Any) -> Mapping[str, Any]:
@@ -203,6 +189,7 @@ def find_rest(part: Part, directory: Path, config: Any) -> Mapping[str, Any]:
     del config
     buf, begins = text_buffers(read_table(part.payload["documents"], ["text"])["text"])
     rows, start, end = np.load(part.payload["cuts"])
+    # Where the cuts of each document begin.
     first = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
     rest = has_rest(buf, begins, rows, start, end, np.append(first, len(rows)), char_classes())
     np.save(directory / REST_FILE, rest)

@@ -61,7 +61,7 @@ def _difference(scheme: str, seed: int, num_perm: int, num_perms: int, our_seed:
     ):
         if value != wanted:
             return (
-                f"{name}={value}, signatures here {wanted}; make it with"
+                f"{name}={value}, and signatures here have {wanted}; make it with"
                 f" MinHash({num_perms}, seed={our_seed}, hashfunc=int, scheme={SCHEME!r}) from"
                 " shingle_hashes"
             )
@@ -140,18 +140,14 @@ def _open(dedup: Artifact, config: DedupConfig) -> Index:
 
 def _write_rows(ids: list[bytes], rows: np.ndarray, config: DedupConfig, file: Path) -> None:
     values = pa.array(np.ascontiguousarray(rows, np.uint32).reshape(-1))
-    table = pa.table(
-        {
-            "id": pa.array(ids, pa.binary()),
-            "hashvalues": pa.FixedSizeListArray.from_arrays(values, config.num_perms),
-        }
-    )
+    hashvalues = pa.FixedSizeListArray.from_arrays(values, config.num_perms)
+    table = pa.table({"id": pa.array(ids, pa.binary()), "hashvalues": hashvalues})
     about = {"scheme": SCHEME, "seed": str(config.seed)}
     write_table(table.replace_schema_metadata(about), file)
 
 
 def _read_rows(config: DedupConfig, file: Path) -> tuple[pa.ChunkedArray, np.ndarray]:
-    wanted = "give a file that exchange-signatures or write_minhashes has written"
+    wanted = "give a file that `textmill exchange-signatures export` has written"
     if not file.is_file():
         raise ConfigError(f"{file} is not a file; {wanted}")
     try:

@@ -75,22 +75,10 @@ class Index:
 def empty_index(config: DedupConfig) -> Index:
     none, no_keys = np.zeros(0, np.int64), np.zeros((0, 2), np.uint64)
     num_bands = sum(bands for bands, _ in choose_bands(config)) if config.method == "minhash" else 0
-    return Index(
-        pa.array([], ID),
-        no_keys,
-        none > 0,
-        none,
-        none,
-        none,
-        none,
-        no_keys,
-        none,
-        np.zeros((0, config.num_perms), np.uint32),
-        [np.zeros(0, np.uint64)] * num_bands,
-        np.zeros(0, np.uint32),
-        np.zeros(1, np.int64),
-        no_keys,
-    )
+    rows = (pa.array([], ID), no_keys, none > 0, none, none, none, none)
+    sketches = np.zeros((0, config.num_perms), np.uint32), [np.zeros(0, np.uint64)] * num_bands
+    sets = np.zeros(0, np.uint32), np.zeros(1, np.int64)
+    return Index(*rows, no_keys, none, *sketches, *sets, no_keys)
 
 
 def open_index(config: DedupConfig) -> Index:
@@ -107,19 +95,17 @@ def open_index(config: DedupConfig) -> Index:
         index = _read_index(folder)
     except ArtifactMismatch:
         raise
+    # Files that Arrow can read may still hold other tables than these.
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         raise ArtifactMismatch(
-            f"{folder} is damaged ({type(error).__name__}); make the index again"
+            f"{folder} is damaged ({type(error).__name__}); rebuild the index"
         ) from error
     _check_rows(index, empty_index(config), folder)
     return index
 
 
 def _read_index(folder: Path) -> Index:
-    documents, urls = (
-        read_table(_present(folder / DOCUMENTS_FILE)),
-        read_table(_present(folder / URLS_FILE)),
-    )
+    documents, urls = (read_table(_present(folder / f)) for f in (DOCUMENTS_FILE, URLS_FILE))
     signatures = _map(folder / SIGNATURES_FILE).column(0)
     sets = _map(folder / SHINGLES_FILE).column(0)
     pieces = _map(folder / PIECES_FILE)
@@ -144,27 +130,22 @@ def _read_index(folder: Path) -> Index:
 def _check_rows(index: Index, empty: Index, folder: Path) -> None:
     """Raise ArtifactMismatch unless rows name rows and sketches are those of members: compiled
     loops look up without asking."""
-    arrays = [name for name, value in vars(empty).items() if isinstance(value, np.ndarray)]
-    alike = [(getattr(index, name), getattr(empty, name)) for name in arrays] + list(
-        zip(index.bands, empty.bands, strict=False)
-    )
-    rows, members = len(index), len(index.members)
+    pairs = [(getattr(index, name), value) for name, value in vars(empty).items() if name != "ids"]
+    pairs += zip(index.bands, empty.bands, strict=False)
+    # Everything but ids and the list of bands, whose arrays were added one by one.
+    alike = [pair for pair in pairs if isinstance(pair[1], np.ndarray)]
     sketches = {len(index.signatures), len(index.shingle_begins) - 1, *map(len, index.bands)}
     named = (index.survivor, index.family, index.url_row)
-    fits = (
-        all(
-            found.dtype == wanted.dtype and found.shape[1:] == wanted.shape[1:]
-            for found, wanted in alike
-        )
+    # Types first: dates and texts cannot be compared with row numbers.
+    if not (
+        all((one.dtype, one.shape[1:]) == (two.dtype, two.shape[1:]) for one, two in alike)
         and len(index.bands) == len(empty.bands)
-        and sketches == {members}
+        and sketches == {len(index.members)}
         and len(index.url_key) == len(index.url_row)
-    )
-    if not fits or any(
-        len(names) and not 0 <= names.min() <= names.max() < rows for names in named
+        and all(((rows >= 0) & (rows < len(index))).all() for rows in named)
     ):
         raise ArtifactMismatch(
-            f"{folder} is damaged (its files are not of the same documents); make the index again"
+            f"{folder} is damaged (its files are not of the same documents); rebuild the index"
         )
 
 
@@ -184,34 +165,28 @@ def write_index(folder: Path, index: Index, config: DedupConfig) -> None:
     urls = {"url_key": binary_ids(index.url_key), "row": pa.array(index.url_row, pa.int64())}
     write_table(pa.table(urls), folder / URLS_FILE)
     flat = pa.array(index.signatures.reshape(-1), pa.uint32())
-    _write(
-        folder / SIGNATURES_FILE,
-        {"signature": pa.FixedSizeListArray.from_arrays(flat, config.num_perms)},
-    )
-    _write(
-        folder / BANDS_FILE,
-        {f"band-{i:03}": pa.array(keys, pa.uint64()) for i, keys in enumerate(index.bands)},
-    )
+    signatures = pa.FixedSizeListArray.from_arrays(flat, config.num_perms)
+    _write(folder / SIGNATURES_FILE, {"signature": signatures})
+    bands = {f"band-{i:03}": pa.array(keys, pa.uint64()) for i, keys in enumerate(index.bands)}
+    _write(folder / BANDS_FILE, bands)
     sets = pa.LargeListArray.from_arrays(
         pa.array(index.shingle_begins, pa.int64()), pa.array(index.shingles, pa.uint32())
     )
     _write(folder / SHINGLES_FILE, {"shingles": sets})
-    words = np.ascontiguousarray(index.piece_keys.T)
-    _write(
-        folder / PIECES_FILE,
-        {"high": pa.array(words[0], pa.uint64()), "low": pa.array(words[1], pa.uint64())},
-    )
+    high, low = np.ascontiguousarray(index.piece_keys.T)
+    _write(folder / PIECES_FILE, {"high": pa.array(high), "low": pa.array(low)})
 
 
 def binary_ids(words: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
     """Two uint64 words per row as binary(16), the inverse of `id_words`."""
     data = pa.py_buffer(words.astype(">u8").tobytes())
+    # Arrow keeps validity as bits, the lowest one first.
     mask = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
     return pa.FixedSizeBinaryArray.from_buffers(ID, len(words), [mask, data])
 
 
 def _scheme(config: DedupConfig) -> dict[str, Any]:
-    minhash = config.method == "minhash"
+    minhash, by_url, pieces = config.method == "minhash", config.same_url, config.cuts.pieces
     return {
         "version": VERSION,
         "method": config.method,
@@ -219,12 +194,10 @@ def _scheme(config: DedupConfig) -> dict[str, Any]:
         "num_perms": config.num_perms if minhash else None,
         "seed": config.seed if minhash else None,
         "bands": [list(banding) for banding in choose_bands(config)] if minhash else None,
-        "same_url": config.same_url,
-        "tracking_parameters": list(config.tracking_parameters) if config.same_url else None,
-        "cuts.pieces": config.cuts.pieces,
-        "cuts.min_piece_units": (
-            config.cuts.min_piece_units if config.cuts.pieces != "none" else None
-        ),
+        "same_url": by_url,
+        "tracking_parameters": list(config.tracking_parameters) if by_url else None,
+        "cuts.pieces": pieces,
+        "cuts.min_piece_units": config.cuts.min_piece_units if pieces != "none" else None,
     }
 
 
@@ -232,27 +205,25 @@ def _check_scheme(file: Path, config: DedupConfig) -> None:
     try:
         theirs = read_json(_present(file))
     except UnreadableJson as error:
-        raise ArtifactMismatch(f"{file} is not readable ({error}); make the index again") from error
+        raise ArtifactMismatch(f"{file} is not readable ({error}); rebuild the index") from error
     if not isinstance(theirs, dict):
-        raise ArtifactMismatch(f"{file} holds no scheme; make the index again")
+        raise ArtifactMismatch(f"{file} is not a JSON object; rebuild the index")
     if theirs.get("version") != VERSION:
         raise ArtifactMismatch(
-            f"{file} has version {theirs.get('version')}, this release compares with {VERSION}: "
-            "make the index again with dedup.keep_index=true"
+            f"{file} has version {theirs.get('version')}, and this release reads {VERSION}; rebuild"
+            " the index with dedup.keep_index=true"
         )
     for name, ours in _scheme(config).items():
         if theirs.get(name) != ours:
             raise ConfigError(
-                f"dedup.index ({config.index}) was made with {name}={theirs.get(name)}, this run"
-                f" has {ours}; set dedup.{name} as it was, or make the index again"
+                f"dedup.index ({config.index}) was made with {name}={theirs.get(name)}, and this"
+                f" run has {ours}; set dedup.{name} as it was, or rebuild the index"
             )
 
 
 def _present(file: Path) -> Path:
     if not file.is_file():
-        raise ArtifactMismatch(
-            f"{file} is missing; make the index again with dedup.keep_index=true"
-        )
+        raise ArtifactMismatch(f"{file} is missing; rebuild the index with dedup.keep_index=true")
     return file
 
 
@@ -264,10 +235,11 @@ def _map(file: Path) -> pa.RecordBatch:
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the file
-        raise ArtifactMismatch(f"{file} is damaged ({error}); make the index again") from error
+        raise ArtifactMismatch(f"{file} is damaged ({error}); rebuild the index") from error
 
 
 def _write(file: Path, columns: dict[str, pa.Array]) -> None:
     batch = pa.record_batch(columns)
+    # One batch and no compression: what is mapped is read where it is looked at.
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)

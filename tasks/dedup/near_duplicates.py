@@ -99,16 +99,15 @@ def likely_pairs(pairs: np.ndarray, sketches: Sketches, family_threshold: float)
     family."""
     from tasks.kernels.dedup.minhash import count_equal
 
-    hopeless = family_threshold - 3 * math.sqrt(
-        family_threshold * (1 - family_threshold) / sketches.num_perms
-    )
+    variance = family_threshold * (1 - family_threshold) / sketches.num_perms
+    hopeless = family_threshold - 3 * math.sqrt(variance)
+    # Signatures of a block of pairs at a time: each is read once for all its pairs in the block.
     likely = np.empty(len(pairs), bool)
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         a, b = _unpack(pairs[start : start + _PAIRS_AT_ONCE])
         rows = np.unique(np.concatenate([a, b]))
-        equal = count_equal(
-            sketches.signatures(rows), np.searchsorted(rows, a), np.searchsorted(rows, b)
-        )
+        places = np.searchsorted(rows, a), np.searchsorted(rows, b)
+        equal = count_equal(sketches.signatures(rows), *places)
         likely[start : start + len(a)] = equal >= hopeless * sketches.num_perms
     return pairs[likely]
 
@@ -125,9 +124,9 @@ def verify_pairs(
     from tasks.kernels.dedup.overlap import choose_survivors, jaccard_of_pairs
 
     a, b = _unpack(pairs)
-    # From here on documents are numbered among those in candidate pairs; the order of preference
-    # stays.
+    # From here on documents are numbered among those in candidate pairs, in the same order.
     rows = np.unique(np.concatenate([a, b]))
+    # The survivor of an earlier document is compared, though it may be in no pair itself.
     rows = np.union1d(rows, decided[rows[rows < len(decided)]])
     a, b = np.searchsorted(rows, a), np.searchsorted(rows, b)
     shingles, begins = sketches.shingle_sets(rows)
@@ -146,6 +145,7 @@ def verify_pairs(
     removed = np.flatnonzero((chosen != np.arange(chosen.size)) & ~earlier)
     a, b = np.concatenate([a, chosen[removed]]), np.concatenate([b, removed])
     jaccard = np.concatenate([jaccard, similarity[removed]])
+    # A packed pair sorts by a, then by b.
     _, first = np.unique(_pack(a, b), return_index=True)
 
     survivor = np.arange(sketches.num_documents)
@@ -161,6 +161,5 @@ def _pack(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _unpack(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return (pairs >> np.uint64(32)).astype(np.int64), (pairs & np.uint64(0xFFFFFFFF)).astype(
-        np.int64
-    )
+    low = pairs & np.uint64(0xFFFFFFFF)
+    return (pairs >> np.uint64(32)).astype(np.int64), low.astype(np.int64)

@@ -64,9 +64,10 @@ def find_repeated_pieces(
     made = run_parts(key_pieces, naming, config, out_dir)
     num_pieces = sum(int(result.counters["pieces"]) for result in made)
     documents, starts, ends, new_keys = [], [], [], [earlier]
-    bloom = (
-        _Filter(earlier, num_pieces, config.bloom_error) if config.piece_memory == "bloom" else None
-    )
+    bloom = None
+    if config.piece_memory == "bloom":
+        bloom = _Filter(earlier, num_pieces, config.bloom_error)
+    # Exact memory reads all keys before the first verdict; the loop below reads them again.
     judge = bloom or _Sorted(earlier, num_pieces, (keys for _, _, keys in _in_order(made, owners)))
     for document, span, keys in _in_order(made, owners):
         repeated = judge(keys)
@@ -98,10 +99,8 @@ def key_pieces(part: Part, directory: Path, config: CutsConfig) -> Mapping[str, 
     spans = np.stack([start, stop], axis=1).reshape(-1)
     np.save(directory / KEYS_FILE, id_words_of(exact_keys(buf, spans, np.arange(0, len(spans), 2))))
     base = begins[rows][place]
-    np.save(
-        directory / SPANS_FILE,
-        np.stack([place, start - base, reach - base], axis=1).astype(np.int64),
-    )
+    spans = np.stack([place, start - base, reach - base], axis=1).astype(np.int64)
+    np.save(directory / SPANS_FILE, spans)
     np.save(directory / FIRSTS_FILE, np.searchsorted(place, np.arange(len(rows) + 1)))
     return {"pieces": len(place)}
 
@@ -115,14 +114,13 @@ def _in_order(
     sizes = np.zeros(len(numbers), np.int64)
     for result, mine in zip(made, owners, strict=True):
         sizes[np.searchsorted(numbers, mine)] = np.diff(np.load(result.path / FIRSTS_FILE))
+    # Whole documents, so that the pieces of one are never apart.
     block = np.cumsum(sizes) // _PIECES_AT_ONCE
     for some in np.split(numbers, np.flatnonzero(np.diff(block)) + 1) if len(numbers) else ():
         documents, spans, keys = [], [], []
         for result, mine in zip(made, owners, strict=True):
-            first, last = (
-                np.searchsorted(mine, some[0]),
-                np.searchsorted(mine, some[-1], side="right"),
-            )
+            first = np.searchsorted(mine, some[0])
+            last = np.searchsorted(mine, some[-1], side="right")
             begin, end = np.load(result.path / FIRSTS_FILE, mmap_mode="r")[[first, last]]
             here = np.asarray(np.load(result.path / SPANS_FILE, mmap_mode="r")[begin:end])
             documents.append(mine[here[:, 0]])

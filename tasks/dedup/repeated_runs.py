@@ -47,31 +47,26 @@ def find_repeated_runs(
     every = np.concatenate(
         [np.zeros(0, np.uint64), *(np.load(result.path / ANCHORS_FILE) for result in anchors)]
     )
+    # In place, and dropped as soon as it is used: it is the largest array of all.
     every.sort()
     repeated = np.unique(every[1:][every[1:] == every[:-1]])
     del every
     file = scratch_dir(out_dir) / "repeated-anchors.npy"
     np.save(file, repeated)
-    file_digest = digest_file(file)
-    windowing = [
-        Part(
-            part.name,
-            digest(["windows", part.digest, file_digest]),
-            {**part.payload, "anchors": str(file)},
-        )
-        for part in work
-    ]
+    file_digest, windowing = digest_file(file), []
+    for part in work:
+        key = digest(["windows", part.digest, file_digest])
+        windowing.append(Part(part.name, key, {**part.payload, "anchors": str(file)}))
     made = run_parts(window_part, windowing, config, out_dir)
 
-    windows = [np.zeros((0, 4), np.uint32)]
+    windows, found_keys = [np.zeros((0, 4), np.uint32)], [np.zeros((0, 2), np.uint64)]
     for result, mine in zip(made, owners, strict=True):
         where = np.load(result.path / WINDOWS_FILE)
         where[:, 0] = mine[where[:, 0]]
         windows.append(where)
-    keys = np.concatenate(
-        [np.zeros((0, 2), np.uint64), *(np.load(result.path / KEYS_FILE) for result in made)]
-    )
-    where = np.concatenate(windows)
+        found_keys.append(np.load(result.path / KEYS_FILE))
+    keys, where = np.concatenate(found_keys), np.concatenate(windows)
+    del found_keys, windows
     order = np.lexsort((where[:, 1], where[:, 0]))
     keys, where = keys[order], where[order]
     first = first_of_equal(keys, np.ones(len(keys), bool))
@@ -90,6 +85,7 @@ def _united(
     never before."""
     begins = np.ones(len(document), bool)
     begins[1:] = (document[1:] != document[:-1]) | (start[1:] > end[:-1])
+    # Ends never decrease, so a stretch ends with its last range.
     heads = np.flatnonzero(begins)
     lasts = np.append(heads[1:], len(document))[: len(heads)] - 1
     return document[heads], start[heads], end[lasts]

@@ -56,8 +56,8 @@ def _bands(num_bands: int | None, threshold: float, num_perms: int) -> Banding:
         chosen = MinHashLSH(threshold=threshold, num_perm=num_perms, weights=(0.1, 0.9))
     except ValueError as error:
         raise ConfigError(
-            f"datasketch chooses no bands of num_perms ({num_perms}) for a similarity of"
-            f" {threshold} ({error}); set num_bands and num_family_bands, as 14 and 28 of 112"
+            f"datasketch finds no bands of num_perms ({num_perms}) for a similarity of {threshold}"
+            f" ({error}); set num_bands and num_family_bands, e.g. 14 and 28 for num_perms=112"
         ) from error
     return chosen.b, chosen.r
 
@@ -71,38 +71,26 @@ def sign_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[str, 
     from tasks.kernels.text.chars import char_classes, fold_table
 
     documents = read_table(part.payload["documents"], ["id", "text", "source", "added_at", "url"])
-    # All of its measures only where one of them is to decide who survives.
-    verdicts = read_table(
-        part.payload["quality"], ["id", "kept"] if config.quality_column is None else None
-    )
+    # All measures of quality are read only where one of them decides who survives.
+    columns_read = ["id", "kept"] if config.quality_column is None else None
+    verdicts = read_table(part.payload["quality"], columns_read)
     check_aligned(documents, verdicts, f"quality sidecar {part.name}")
     rows = np.flatnonzero(verdicts["kept"].to_numpy())
     buf, begins = text_buffers(documents["text"])
     num_shingles = np.zeros(len(rows), np.int64)
-    signatures = np.full(
-        (len(rows), config.num_perms if config.method == "minhash" else 0), EMPTY, np.uint32
-    )
+    num_perms = config.num_perms if config.method == "minhash" else 0
+    signatures = np.full((len(rows), num_perms), EMPTY, np.uint32)
     bands = np.zeros((0, len(rows)), np.uint64)
     if config.method == "minhash":
-        tables, permutations = (
-            (char_classes(), fold_table()),
-            make_permutations(config.num_perms, config.seed),
-        )
+        tables = (char_classes(), fold_table())
+        permutations = make_permutations(num_perms, config.seed)
+        scratch = make_scratch(begins)
         num_shingles = sign_documents(
-            buf,
-            begins,
-            rows,
-            config.shingle_units,
-            tables,
-            permutations,
-            make_scratch(begins),
-            signatures,
+            buf, begins, rows, config.shingle_units, tables, permutations, scratch, signatures
         )
         bands = band_table(signatures, choose_bands(config))
-    kept = documents.select(["id", "source", "added_at"]).take(pa.array(rows))
-    urls = (
-        documents["url"].take(pa.array(rows)).to_pylist() if config.same_url else [None] * len(rows)
-    )
+    kept = documents.select(["id", "source", "added_at", "url"]).take(pa.array(rows))
+    urls = kept["url"].to_pylist() if config.same_url else [None] * len(rows)
     columns = {
         "row": pa.array(rows, pa.int64()),
         "exact_key": pa.array(exact_keys(buf, begins, rows), ID),
@@ -111,10 +99,8 @@ def sign_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[str, 
         "num_shingles": pa.array(num_shingles),
         "quality": _quality(verdicts, config).take(pa.array(rows)),
     }
-    write_table(
-        pa.table(columns | {name: kept[name] for name in kept.column_names}),
-        directory / DOCUMENTS_FILE,
-    )
+    columns |= {name: kept[name] for name in ("id", "source", "added_at")}
+    write_table(pa.table(columns), directory / DOCUMENTS_FILE)
     np.save(directory / SIGNATURES_FILE, signatures)
     np.save(directory / BANDS_FILE, bands)
     return {"documents": len(rows), "documents_in_part": documents.num_rows}
@@ -124,11 +110,8 @@ def _quality(verdicts: pa.Table, config: DedupConfig) -> pa.ChunkedArray | pa.Ar
     name = config.quality_column
     if name is None:
         return pa.nulls(verdicts.num_rows, pa.float64())
-    numbers = [
-        field.name
-        for field in verdicts.schema
-        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-    ]
+    is_number = (pa.types.is_integer, pa.types.is_floating)
+    numbers = [f.name for f in verdicts.schema if any(test(f.type) for test in is_number)]
     if name not in numbers:
         raise ArtifactMismatch(
             f"dedup.quality_column ({name}) is not a number in the quality sidecar;"
@@ -168,10 +151,10 @@ def parts_with_rows(
             continue
         rows_file = scratch_dir(out_dir) / f"rows-{purpose}-{part.name}.npy"
         np.save(rows_file, documents.row[which[here]])
+        # Which rows are asked for depends on other parts, so they are in the key.
         key = digest([purpose, part.digest, digest_file(rows_file)])
-        work.append(
-            Part(part.name, key, {"documents": part.payload["documents"], "rows": str(rows_file)})
-        )
+        payload = {"documents": part.payload["documents"], "rows": str(rows_file)}
+        work.append(Part(part.name, key, payload))
         places.append(here)
     return work, places
 
@@ -191,17 +174,17 @@ def gather_shingle_sets(
     work, places = parts_with_rows(documents, which, parts, "shingles", out_dir)
     made = run_parts(shingle_part, work, config, out_dir)
 
+    # Sizes first, so that the sets of each part go straight to their places.
     sizes = np.zeros(len(which), np.int64)
     for here, result in zip(places, made, strict=True):
         sizes[here] = np.load(result.path / SIZES_FILE)
     begins = np.concatenate([[0], np.cumsum(sizes)])
+    # An empty file cannot be mapped.
     if begins[-1] == 0:
         return np.zeros(0, np.uint32), begins
-    shingles = np.lib.format.open_memmap(
-        scratch_dir(out_dir) / "shingle-sets.npy", "w+", np.uint32, (int(begins[-1]),)
-    )
+    file = scratch_dir(out_dir) / "shingle-sets.npy"
+    shingles = np.lib.format.open_memmap(file, "w+", np.uint32, (int(begins[-1]),))
     for here, result in zip(places, made, strict=True):
-        place_sets(
-            np.load(result.path / SHINGLES_FILE, mmap_mode="r"), sizes[here], begins[here], shingles
-        )
+        mapped = np.load(result.path / SHINGLES_FILE, mmap_mode="r")
+        place_sets(mapped, sizes[here], begins[here], shingles)
     return np.asarray(shingles), begins

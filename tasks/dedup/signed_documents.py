@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.corpus.documentset import ID, one_chunk, read_table
+from tasks.corpus.documentset import one_chunk, read_table
 from tasks.dedup.config import DedupConfig
 from tasks.runtime.parts import PartResult
+from tasks.runtime.stage import StageFailure
 
 DOCUMENTS_FILE, SIGNATURES_FILE, BANDS_FILE = "documents.parquet", "signatures.npy", "bands.npy"
 
@@ -36,24 +37,15 @@ class SignedDocuments:
     num_shingles: np.ndarray
     signed: Sequence[PartResult]
     position: np.ndarray
-    """Place in the signatures of its part."""
+    """Place in the signatures of its part, which hold only the rows that quality kept."""
 
     @classmethod
     def load(cls, signed: Sequence[PartResult], config: DedupConfig) -> SignedDocuments:
+        """Raises StageFailure where there are none."""
         tables = [read_table(result.path / DOCUMENTS_FILE) for result in signed]
-        none, no_keys = np.zeros(0, np.int64), np.zeros((0, 2), np.uint64)
-        if not sum(t.num_rows for t in tables):
-            return cls(
-                none,
-                none,
-                pa.array([], ID),
-                no_keys,
-                none > 0,
-                no_keys,
-                none > 0,
-                none,
-                signed,
-                none,
+        if not any(table.num_rows for table in tables):
+            raise StageFailure(
+                "dedup has no documents, because quality kept none; loosen the rules of quality"
             )
         table = pa.concat_tables(tables).combine_chunks()
         order = _order_of_preference(table, config)
@@ -78,6 +70,7 @@ class SignedDocuments:
     def places_by_part(self, which: np.ndarray) -> list[np.ndarray]:
         """For each part, the places in `which` of its documents, ascending."""
         parts = self.part[which]
+        # Stable, so that places stay ascending within a part.
         order = np.argsort(parts, kind="stable")
         return np.split(order, np.searchsorted(parts[order], np.arange(1, len(self.signed))))
 
@@ -85,9 +78,8 @@ class SignedDocuments:
         """The signatures of documents `which`, in that order."""
         result = np.empty((len(which), num_perms), np.uint32)
         for signed, places in zip(self.signed, self.places_by_part(which), strict=True):
-            result[places] = np.load(signed.path / SIGNATURES_FILE, mmap_mode="r")[
-                self.position[which[places]]
-            ]
+            mapped = np.load(signed.path / SIGNATURES_FILE, mmap_mode="r")
+            result[places] = mapped[self.position[which[places]]]
         return result
 
     def band_keys(self, which: np.ndarray, places: Sequence[np.ndarray], band: int) -> np.ndarray:
@@ -95,9 +87,8 @@ class SignedDocuments:
         `places_by_part`."""
         result = np.empty(len(which), np.uint64)
         for signed, here in zip(self.signed, places, strict=True):
-            result[here] = np.load(signed.path / BANDS_FILE, mmap_mode="r")[band][
-                self.position[which[here]]
-            ]
+            mapped = np.load(signed.path / BANDS_FILE, mmap_mode="r")
+            result[here] = mapped[band][self.position[which[here]]]
         return result
 
 
@@ -113,17 +104,16 @@ def _order_of_preference(table: pa.Table, config: DedupConfig) -> np.ndarray:
             # NaN sorts last, and so does what is missing.
             keys.append(-table["quality"].to_numpy(zero_copy_only=False))
         elif rule == "length":
+            # The longest comes first.
             keys.append(-table["num_bytes"].to_numpy())
         elif rule == "date":
             keys.append(
-                pc.rank(
-                    table["added_at"],
-                    sort_keys="ascending",
-                    tiebreaker="dense",
-                ).to_numpy()
+                # Equal dates share a rank, so that the next rule decides; missing ones come last.
+                pc.rank(table["added_at"], sort_keys="ascending", tiebreaker="dense").to_numpy()
             )
         else:
             keys.extend(id_words(table["id"]).T)
+    # np.lexsort sorts by its last key first.
     return np.lexsort(keys[::-1])
 
 
@@ -132,19 +122,14 @@ def id_words(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if len(column) == 0:
         return np.zeros((0, 2), np.uint64)
     array = one_chunk(column)
-    values = np.frombuffer(array.buffers()[1], ">u8").reshape(-1, 2)[
-        array.offset : array.offset + len(array)
-    ]
-    return values.astype(np.uint64)
+    words = np.frombuffer(array.buffers()[1], ">u8").reshape(-1, 2)
+    return words[array.offset : array.offset + len(array)].astype(np.uint64)
 
 
 def id_words_of(keys: Sequence[bytes | None]) -> np.ndarray:
     """The same of keys that are not in a column yet; zeros where there is none."""
-    return (
-        np.frombuffer(b"".join(key or bytes(16) for key in keys), ">u8")
-        .reshape(-1, 2)
-        .astype(np.uint64)
-    )
+    joined = b"".join(key or bytes(16) for key in keys)
+    return np.frombuffer(joined, ">u8").reshape(-1, 2).astype(np.uint64)
 
 
 def first_of_equal(words: np.ndarray, valid: np.ndarray) -> np.ndarray:
@@ -153,11 +138,11 @@ def first_of_equal(words: np.ndarray, valid: np.ndarray) -> np.ndarray:
     from tasks.kernels.dedup.banding import rows_that_may_share
 
     first = np.arange(len(words))
+    # Sorting is for the rows whose first word occurs twice, which are few.
     rows = rows_that_may_share(np.ascontiguousarray(words[:, 0]))
     rows = rows[valid[rows]]
-    order = rows[
-        np.lexsort((words[rows, 1], words[rows, 0]))
-    ]  # stable: the earlier row first among equals
+    # Stable, so that the first of equals is the earliest row.
+    order = rows[np.lexsort((words[rows, 1], words[rows, 0]))]
     new = np.ones(len(order), bool)
     new[1:] = (words[order[1:]] != words[order[:-1]]).any(axis=1)
     first[order] = order[new][np.cumsum(new) - 1]

@@ -42,18 +42,16 @@ import pyarrow.compute as pc
 
 from tasks.corpus.documentset import ID, document_parts, read_table, write_table
 from tasks.dedup.clustering import REASONS, Clusters, cluster_documents
-from tasks.dedup.config import CutsConfig, DedupConfig
+from tasks.dedup.config import DedupConfig
 from tasks.dedup.cuts import CUTS, Cuts, find_cuts
 from tasks.dedup.index import Index, open_index, write_index
 from tasks.dedup.near_duplicates import GetSets
-from tasks.dedup.signatures import choose_bands, sign_part
+from tasks.dedup.signatures import sign_part
 from tasks.dedup.signed_documents import SignedDocuments, id_words
 from tasks.runtime.artifact import Artifact, check_accounting
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts, serial
 from tasks.runtime.stage import StageFailure
-
-__all__ = ["CutsConfig", "DedupConfig", "choose_bands", "deduplicate"]
 
 SIDECAR_SCHEMA = pa.schema(
     [
@@ -86,55 +84,31 @@ def deduplicate(
     signing = [Part(part.name, digest(["signatures", part.digest]), part.payload) for part in parts]
     signed = run_parts(sign_part, signing, config, out_dir)
     documents = SignedDocuments.load(signed, config)
-    if len(documents) == 0:
-        raise StageFailure(
-            "dedup has no documents: quality kept none; see its funnel, and loosen its rules"
-        )
 
     clusters, get_sets = cluster_documents(documents, index, parts, config, run_parts, out_dir)
     reason = clusters.reason
-    staying = np.flatnonzero(reason == 0)
-    cuts = find_cuts(
-        documents,
-        staying,
-        parts,
-        index.piece_keys,
-        config.cuts,
-        run_parts,
-        out_dir,
-        config.keep_index,
-    )
+    staying, pieces = np.flatnonzero(reason == 0), index.piece_keys
+    cuts = find_cuts(documents, staying, parts, pieces, config, run_parts, out_dir)
     reason[cuts.nothing_left] = REASONS.index("NOTHING_LEFT")
 
     _write_sidecars(documents, parts, clusters, reason, cuts, out_dir)
     _write_pairs(clusters, out_dir, earlier=config.index is not None)
     if config.keep_index:
-        write_index(
-            out_dir / "index", _grown(index, documents, clusters, get_sets, cuts, config), config
-        )
+        grown = _grown(index, documents, clusters, get_sets, cuts, config)
+        write_index(out_dir / "index", grown, config)
     counters = _count(reason, cuts)
     if config.index is not None:
         counters |= _count_earlier(clusters, reason)
     check_accounting("dedup", counters)
     if not counters["kept"]:
-        took = ", ".join(
-            f"{name} {n}"
-            for name, n in sorted(
-                counters["dropped"].items(), key=lambda item: (-item[1], item[0])
-            )[:3]
-        )
+        worst = sorted(counters["dropped"].items(), key=lambda item: (-item[1], item[0]))[:3]
         raise StageFailure(
-            f"dedup keeps none of {len(reason)} documents ({took}): all is in the index; add"
-            " documents that are new"
+            f"dedup keeps none of {len(reason)} documents"
+            f" ({', '.join(f'{name} {n}' for name, n in worst)}), because the index has their"
+            " contents; add new documents"
         )
-    metrics = (
-        _cluster_metrics(clusters)
-        | clusters.metrics
-        | {
-            "cuts": cuts.counts(),
-            "earlier_documents": len(index),
-        }
-    )
+    metrics = _cluster_metrics(clusters) | clusters.metrics
+    metrics |= {"cuts": cuts.counts(), "earlier_documents": len(index)}
     metrics["expected_false_cuts"] = cuts.expected_false_cuts
     return Artifact(out_dir, "dedup", counters, metrics)
 
@@ -148,12 +122,14 @@ def _write_sidecars(
     out_dir: Path,
 ) -> None:
     first = clusters.num_earlier
+    survivor, family = clusters.survivor[first:], clusters.family[first:]
     everyone = np.arange(len(documents))
     names = pa.array(REASONS, pa.string())
     for part, here in zip(parts, documents.places_by_part(everyone), strict=True):
         ids = read_table(part.payload["documents"], ["id"])["id"]
         document = np.full(len(ids), -1, np.int64)
         document[documents.row[here]] = here
+        # Documents that quality did not keep.
         absent = document < 0
 
         def column(values: np.ndarray, type: pa.DataType = pa.int64()) -> pa.Array:  # noqa: B008
@@ -162,9 +138,9 @@ def _write_sidecars(
 
         columns = [
             ids,
-            clusters.ids.take(column(clusters.survivor[first:])),
-            clusters.ids.take(column(clusters.family[first:])),
-            column(clusters.size[clusters.survivor[first:]], pa.int32()),
+            clusters.ids.take(column(survivor)),
+            clusters.ids.take(column(family)),
+            column(clusters.size[survivor], pa.int32()),
             pa.array(~absent & (reason[document] == 0)),
             names.take(column(reason)),
             cuts.column(document),
@@ -175,10 +151,11 @@ def _write_sidecars(
 def _write_pairs(clusters: Clusters, out_dir: Path, earlier: bool) -> None:
     words = id_words(clusters.ids)
     order = np.lexsort((*words[clusters.b].T[::-1], *words[clusters.a].T[::-1]))
+    # Pairs with a document of an earlier run, whose text this run does not have.
     across = clusters.a[order] < clusters.num_earlier
-    files = {"pairs.parquet": order[~across]} | (
-        {"earlier_pairs.parquet": order[across]} if earlier else {}
-    )
+    files = {"pairs.parquet": order[~across]}
+    if earlier:
+        files["earlier_pairs.parquet"] = order[across]
     for name, some in files.items():
         columns = {
             "a": clusters.ids.take(pa.array(clusters.a[some])),
@@ -204,6 +181,7 @@ def _grown(
     stays = (clusters.by_url == rows) & (clusters.by_text == rows)
     number = np.cumsum(stays) - 1  # of stored rows
     stored = np.flatnonzero(stays)
+    # Steps lead to smaller rows, so the smallest of a cluster or family is always stored.
     mine = stored[first:] - first
     with_url = np.flatnonzero(documents.has_url & (clusters.by_url[first:] == rows[first:]))
     exact = Index(
@@ -226,16 +204,13 @@ def _grown(
         return exact
     own_members = clusters.members[len(index.members) :] - first
     places = documents.places_by_part(own_members)
+    signatures = documents.signatures(own_members, config.num_perms)
+    bands = [documents.band_keys(own_members, places, i) for i in range(len(index.bands))]
     shingles, begins = get_sets(np.arange(len(clusters.members)))
     return replace(
         exact,
-        signatures=np.concatenate(
-            [index.signatures, documents.signatures(own_members, config.num_perms)]
-        ),
-        bands=[
-            np.concatenate([keys, documents.band_keys(own_members, places, i)])
-            for i, keys in enumerate(index.bands)
-        ],
+        signatures=np.concatenate([index.signatures, signatures]),
+        bands=[np.concatenate(pair) for pair in zip(index.bands, bands, strict=True)],
         shingles=shingles,
         shingle_begins=begins,
     )
@@ -251,19 +226,16 @@ def _count(reason: np.ndarray, cuts: Cuts) -> dict[str, Any]:
 def _count_earlier(clusters: Clusters, reason: np.ndarray) -> dict[str, int]:
     """Documents that went because earlier runs have the like, and those of them which are the very
     documents that were read then: an id says where a document is from."""
-    first = clusters.num_earlier
+    first, ids = clusters.num_earlier, clusters.ids
     lost = np.flatnonzero((reason > 0) & (clusters.survivor[first:] < first))
-    read_again = pc.is_in(
-        clusters.ids.slice(0, first), value_set=clusters.ids.take(pa.array(first + lost))
-    )
+    read_again = pc.is_in(ids.slice(0, first), value_set=ids.take(pa.array(first + lost)))
     return {"earlier_duplicates": len(lost), "read_again": pc.sum(read_again).as_py() or 0}
 
 
 def _cluster_metrics(clusters: Clusters) -> dict[str, Any]:
     """Of the clusters and families that have documents of this run."""
-    survivor, family = (
-        rows[clusters.num_earlier :] for rows in (clusters.survivor, clusters.family)
-    )
+    first = clusters.num_earlier
+    survivor, family = clusters.survivor[first:], clusters.family[first:]
     heads = np.unique(survivor)
     sizes = clusters.size[heads]
     values, counts = np.unique(sizes, return_counts=True)
@@ -271,14 +243,11 @@ def _cluster_metrics(clusters: Clusters) -> dict[str, Any]:
     for place in np.argsort(-sizes, kind="stable")[:10]:
         if sizes[place] > 1:
             head = heads[place]
-            members = clusters.num_earlier + np.flatnonzero(survivor == head)
-            largest.append(
-                {
-                    "size": int(sizes[place]),
-                    "survivor_id": _hex(clusters, head),
-                    "member_ids": [_hex(clusters, m) for m in members[members != head][:5]],
-                }
-            )
+            members = first + np.flatnonzero(survivor == head)
+            shown = [head, *members[members != head][:5]]
+            head_id, *member_ids = (clusters.ids[int(row)].as_py().hex() for row in shown)
+            cluster = {"size": int(sizes[place]), "survivor_id": head_id, "member_ids": member_ids}
+            largest.append(cluster)
     _, families = np.unique(family, return_counts=True)
     return {
         "clusters": largest,
@@ -286,7 +255,3 @@ def _cluster_metrics(clusters: Clusters) -> dict[str, Any]:
         "families": len(families),
         "largest_family": int(families.max()),
     }
-
-
-def _hex(clusters: Clusters, row: int) -> str:
-    return clusters.ids[int(row)].as_py().hex()

@@ -5,13 +5,7 @@ Raffel et al. 2020, section 2.2; `tasks.kernels.quality.c4` says what the readin
 
 from __future__ import annotations
 
-REASONS = (
-    "C4_LONG_WORD",
-    "C4_NO_END_MARK",
-    "C4_TOO_FEW_WORDS",
-    "C4_JAVASCRIPT",
-    "C4_POLICY",
-)
+REASONS = ("C4_LONG_WORD", "C4_NO_END_MARK", "C4_TOO_FEW_WORDS", "C4_JAVASCRIPT", "C4_POLICY")
 """Reasons for which a line goes, in the order of C4's published code."""
 
 LONG_WORD_CHARS = 1000
@@ -20,12 +14,8 @@ READINGS = {"c4_paper": (3, True), "c4_code": (5, True), "c4_fineweb": (3, False
 citation marks where ends are asked for, as in the codes."""
 SCRIPT_PHRASE = "javascript"
 POLICY_PHRASES = (
-    "terms of use",
-    "privacy policy",
-    "cookie policy",
-    "uses cookies",
-    "use of cookies",
-    "use cookies",
+    *("terms of use", "privacy policy", "cookie policy"),
+    *("uses cookies", "use of cookies", "use cookies"),
 )
 CITATION_MARKS = ("[edit]", "[citation needed]")
 MAX_CITATION_DIGITS = 63

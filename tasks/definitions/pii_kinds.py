@@ -19,22 +19,8 @@ CN_RIC, US_SSN, DE_IDNR, FR_NIR, ES_DNI, ES_NIE, IN_AADHAAR, BR_CPF, KR_RRN, PL_
 """Value: all digits. CN_RIC: 17 digits times 16 plus the last one or 10 for X. ES_DNI: digits times
 32 plus the letter (A is 1). ES_NIE: the same, the digits led by 0, 1, 2 for X, Y, Z."""
 
-BY_VALUE = (
-    PHONE,
-    LOCAL_PHONE,
-    CN_RIC,
-    US_SSN,
-    DE_IDNR,
-    FR_NIR,
-    ES_DNI,
-    ES_NIE,
-    IN_AADHAAR,
-    BR_CPF,
-    KR_RRN,
-    PL_PESEL,
-    NL_BSN,
-)
 BY_TEXT = (IP6, IT_CF)
+BY_VALUE = (PHONE, LOCAL_PHONE, *range(CN_RIC, NL_BSN + 1))
 
 NATIONAL_IDS = {
     "CN_RIC": CN_RIC,
@@ -70,5 +56,4 @@ TYPE_NAMES = tuple(TYPES)
 TYPE_OF_KIND = {kind: number for number, members in enumerate(TYPES.values()) for kind in members}
 NUM_KINDS = 64
 LABELLED = {"EMAIL": (250, 250), "IP": (34, 35), "NAME": (249, 250), "PHONE": (4, 4)}
-"""{type: (right, judged)} of the labels in the sample, for those who have not the sample at hand; a
-test measures them."""
+"""{type: (right, judged)} of the labels in the sample, which a test measures again."""

@@ -8,6 +8,8 @@ Korean with `HANGUL`.
 
 from __future__ import annotations
 
+import functools
+
 _SCRIPTS = (
     "OTHER LATIN GREEK CYRILLIC ARMENIAN HEBREW ARABIC THAANA DEVANAGARI BENGALI GURMUKHI GUJARATI"
     " ORIYA TAMIL TELUGU KANNADA MALAYALAM SINHALA THAI LAO TIBETAN MYANMAR GEORGIAN HANGUL"
@@ -100,25 +102,15 @@ _LANGUAGES = {
 _ALSO_LATIN = ("az", "gom", "kk", "ku", "mn", "ms", "ro", "sh", "sr", "tg", "tk", "tt", "ug", "uz")
 
 
-def _scripts_by_label() -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {label: {"LATIN"} for label in _ALSO_LATIN}
-    for script, labels in _LANGUAGES.items():
-        for label in labels.split():
-            found.setdefault(label, set()).add(script)
-    return {label: frozenset(scripts) for label, scripts in found.items()}
-
-
-_BY_LABEL = _scripts_by_label()
-
-
+@functools.cache
 def scripts_of(label: str) -> frozenset[str]:
     """The scripts a language is written in; Latin where nothing else is known."""
-    return _BY_LABEL.get(label, frozenset({"LATIN"}))
+    found = {script for script, labels in _LANGUAGES.items() if label in labels.split()}
+    return frozenset(found | ({"LATIN"} if label in _ALSO_LATIN or not found else set()))
 
 
 def only_language_of(script: str) -> str | None:
-    """The one language of lid.176 written in a script, or None where there are several; Chinese for
-    Han, Japanese for Kana."""
+    """The only language of lid.176 in a script; Chinese for Han, Japanese for Kana; else None."""
     if script == "HAN":
         return "zh"
     labels = _LANGUAGES.get(script, "").split()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llm_core.config import ConfigError
+from llm_core.config import ConfigError, check_bounds
 from tasks.documents.mixture import MixtureConfig
 
 
@@ -25,5 +25,4 @@ class DocumentsConfig:
                 f"validation_frac ({self.validation_frac}) must be above 0 and at most 0.5; the"
                 " default is 0.05"
             )
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; the default is 0")
+        check_bounds(self, seed=(0, None))

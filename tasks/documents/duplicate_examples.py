@@ -34,8 +34,7 @@ def example_pairs(dedup: Artifact) -> list[tuple[str, str]]:
 def write_excerpts(
     file: Path, documents: pa.Table, survives: pa.ChunkedArray, wanted: Sequence[str]
 ) -> None:
-    """{id: {kept, excerpt}} of wanted documents. Whole texts are scrubbed, for all types, so no cut
-    hides a part of a span."""
+    """{id: {kept, excerpt}} of wanted documents; scrubbed whole, so no cut hides part of a span."""
     mask = pc.is_in(documents["id"], value_set=pa.array([bytes.fromhex(one) for one in wanted], ID))
     rows = documents.filter(mask)
     found = {

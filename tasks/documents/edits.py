@@ -60,15 +60,12 @@ def collect_edits(
             encoded = texts.dictionary_encode()
             chosen = encoded.indices.to_numpy().astype(np.int64) + len(names)
             names += encoded.dictionary.to_pylist()
-        rows.append(
-            np.stack([start, end, np.full(len(flat), kind), chosen], axis=1).astype(np.int64)
-        )
+        row = [start, end, np.full(len(flat), kind), chosen]
+        rows.append(np.stack(row, axis=1).astype(np.int64))
     document, edits = np.concatenate(documents).astype(np.int64), np.concatenate(rows)
     order = np.lexsort((edits[:, 1], edits[:, 2], edits[:, 0], document))
-    begins = np.concatenate([[0], np.cumsum(np.bincount(document, minlength=len(cuts)))]).astype(
-        np.int64
-    )
-    return Edits(begins, edits[order], names)
+    num_edits = np.bincount(document, minlength=len(cuts))
+    return Edits(np.append(0, np.cumsum(num_edits)).astype(np.int64), edits[order], names)
 
 
 def edited_sizes(sizes: np.ndarray, edits: Edits, what: str) -> np.ndarray:
@@ -77,8 +74,7 @@ def edited_sizes(sizes: np.ndarray, edits: Edits, what: str) -> np.ndarray:
 
 
 def edit_texts(texts: pa.ChunkedArray, edits: Edits, what: str) -> tuple[pa.Array, np.ndarray]:
-    """The edited texts (large_string), and whether cuts left nothing that shows of a document
-    (bool).
+    """The edited texts (large_string), and which documents cuts left nothing of that shows (bool).
 
     Raises ArtifactMismatch for an edit outside of its text or inside a character: `what` was made
     for other texts.
@@ -90,25 +86,17 @@ def edit_texts(texts: pa.ChunkedArray, edits: Edits, what: str) -> tuple[pa.Arra
     from tasks.kernels.text.edits import apply_edits, shows_ascii
 
     merged = _merge(np.diff(begins), edits, what)
-    out_begins = np.concatenate([[0], np.cumsum(np.diff(begins) + merged.growth)]).astype(np.int64)
+    out_begins = np.append(0, np.cumsum(np.diff(begins) + merged.growth)).astype(np.int64)
     out = np.empty(int(out_begins[-1]), np.uint8)
-    bad = apply_edits(
-        values,
-        begins,
-        merged.begins,
-        merged.rows,
-        merged.replacements,
-        merged.replacement_begins,
-        out,
-        out_begins,
-    )
+    changes = (merged.begins, merged.rows, merged.replacements, merged.replacement_begins)
+    bad = apply_edits(values, begins, *changes, out, out_begins)
     if bad >= 0:
         raise ArtifactMismatch(_misplaced(bad, what))
     buffers = [None, pa.py_buffer(out_begins), pa.py_buffer(out)]
     edited = pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
-    cut = np.unique(
-        np.repeat(np.arange(len(texts)), np.diff(edits.begins))[edits.rows[:, 2] == CUTS]
-    )
+    document = np.repeat(np.arange(len(texts)), np.diff(edits.begins))
+    cut = np.unique(document[edits.rows[:, 2] == CUTS])
+    # Most texts show an ASCII letter; only the others are worth a Python string each.
     for row in cut[~shows_ascii(out, out_begins, cut)]:
         emptied[row] = not shows(edited[int(row)].as_py())
     return edited, emptied
@@ -138,13 +126,13 @@ def _merge(sizes: np.ndarray, edits: Edits, what: str) -> _Merged:
     pieces = [name.encode() for name in edits.replacements]
     piece_begins = np.cumsum([0, *map(len, pieces)]).astype(np.int64)
     written = np.append(np.diff(piece_begins), 0)[merged[:, 2]]  # -1 is the last: nothing
-    growth = np.concatenate([[0], np.cumsum(written - (merged[:, 1] - merged[:, 0]))])
+    growth = np.append(0, np.cumsum(written - (merged[:, 1] - merged[:, 0])))
     joined = np.frombuffer(b"".join(pieces) or b"\0", np.uint8)
     return _Merged(begins, merged, joined, piece_begins, growth[begins[1:]] - growth[begins[:-1]])
 
 
 def _misplaced(document: int, what: str) -> str:
     return (
-        f"{what} edits a place that document {document} of the part does not have; rebuild the"
-        " sidecars of this run"
+        f"an edit in {what} is outside of the text of document {document}, or inside a character;"
+        " rebuild with force=[quality,dedup,pii]"
     )

@@ -20,13 +20,14 @@ here sees a document's text.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from llm_core.config import ConfigError
+from llm_core.config import ConfigError, check_bounds
 from llm_core.data.order import hash_ids, mix
 from tasks.corpus.named_labels import NAMES_LANGUAGES, NAMES_SOURCES
 from tasks.corpus.score_cuts import BUCKETS
@@ -38,8 +39,7 @@ FITTED = 1e-9
 TOLERATED = 1e-3
 """Relative distance that is left only where two shares contradict each other."""
 EXACT_DIGITS = 9
-"""Repeats are rounded to this many decimals: a rate of 1 must not lose a document by the last bit
-of a division."""
+"""Repeats are rounded to this many decimals, so that rounding of a rate of 1 loses no document."""
 
 
 @dataclass(frozen=True)
@@ -72,62 +72,41 @@ class MixtureConfig:
     """Another seed repeats other documents where the number of copies is a fraction."""
 
     def __post_init__(self) -> None:
-        for name, shares in (
-            ("source_frac", self.source_frac),
-            ("language_frac", self.language_frac),
-        ):
+        check_bounds(self, temperature=(1, None), max_repeats=(1, None))
+        check_bounds(self, target_bytes=(1, None), seed=(0, None))
+        for name in ("source_frac", "language_frac"):
+            shares = getattr(self, name)
             for label, frac in shares.items():
                 if not 0 <= frac <= 1:
-                    raise ConfigError(
-                        f"mixture.{name}.{label} ({frac}) must be a share from 0 to 1; try 0.5"
-                    )
+                    raise ConfigError(f"{name}.{label} ({frac}) must be from 0 to 1; try 0.5")
             if sum(shares.values()) > 1 + 1e-9:
                 raise ConfigError(
-                    f"mixture.{name} adds up to {sum(shares.values()):g}; shares of one epoch must"
-                    " not pass 1"
+                    f"{name} adds up to {sum(shares.values()):g}, but the shares of one epoch must"
+                    " not add up to more than 1; lower some"
                 )
-        if self.temperature < 1:
-            raise ConfigError(
-                f"mixture.temperature ({self.temperature}) must be at least 1; 1 changes nothing,"
-                " try 3.33"
-            )
         for size, copies in self.cluster_repeats.items():
             if not size.isdecimal() or int(size) < 1 or copies < 0:
                 raise ConfigError(
-                    f"mixture.cluster_repeats ({size}: {copies}) must be a size from 1 and copies"
-                    " from 0; try {2: 2, 5: 3}"
+                    f"cluster_repeats ({size}: {copies}) must map sizes of at least 1 to copies of"
+                    " at least 0; try {2: 2, 5: 3}"
                 )
         for bucket, copies in self.bucket_repeats.items():
             if bucket not in BUCKETS or copies < 0:
                 raise ConfigError(
-                    f"mixture.bucket_repeats ({bucket}: {copies}) must be a bucket"
-                    f" ({', '.join(BUCKETS)}) and copies from 0; try {{head: 2, tail: 0}}"
+                    f"bucket_repeats ({bucket}: {copies}) must map buckets ({', '.join(BUCKETS)})"
+                    " to copies of at least 0; try {head: 2, tail: 0}"
                 )
-        if self.max_repeats < 1:
-            raise ConfigError(f"mixture.max_repeats ({self.max_repeats}) must be at least 1; try 4")
-        if self.target_bytes is not None and self.target_bytes < 1:
-            raise ConfigError(
-                f"mixture.target_bytes ({self.target_bytes}) must be positive; leave it out for all"
-                " there is"
-            )
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(
-                f"mixture.seed ({self.seed}) must be from 0 to 2^63 - 1; the default is 0"
-            )
 
     def copies_of(
         self, cluster_sizes: np.ndarray, buckets: Sequence[str | None] | None = None
     ) -> np.ndarray:
-        """int64: how often a document of a cluster of this size, and of this bucket, counts, before
-        any rate."""
+        """int64: how often a document of this cluster size and bucket counts, before any rate."""
         table = sorted((int(size), copies) for size, copies in self.cluster_repeats.items())
         least, copies = np.array([0, *(s for s, _ in table)]), np.array([1, *(c for _, c in table)])
         found = copies[np.searchsorted(least, cluster_sizes, "right") - 1].astype(np.int64)
         if buckets is None or not self.bucket_repeats:
             return found
-        return found * np.array(
-            [self.bucket_repeats.get(bucket or "", 1) for bucket in buckets], np.int64
-        )
+        return found * np.array([self.bucket_repeats.get(b or "", 1) for b in buckets], np.int64)
 
 
 @dataclass(frozen=True)
@@ -170,32 +149,24 @@ def plan_mixture(cells: Sequence[Cell], config: MixtureConfig) -> Mixture:
                     f" there are: {known}"
                 )
     mass = np.zeros((len(sources), len(languages)))
-    groups: dict[tuple[str, str], dict[int, int]] = {}
+    groups: dict[tuple[str, str], Counter[int]] = {}
     for cell in cells:
-        mass[sources.index(cell.source), languages.index(cell.language)] += (
-            cell.copies * cell.num_bytes
-        )
-        by_copies = groups.setdefault((cell.source, cell.language), {})
-        by_copies[cell.copies] = by_copies.get(cell.copies, 0) + cell.num_bytes
+        place = sources.index(cell.source), languages.index(cell.language)
+        mass[place] += cell.copies * cell.num_bytes
+        groups.setdefault((cell.source, cell.language), Counter())[cell.copies] += cell.num_bytes
     wanted = _fit(
         mass,
         _marginal(mass.sum(1), sources, config, "source"),
         _marginal(mass.sum(0), languages, config, "language"),
     )
     capacity = {
-        group: (
-            config.max_repeats * sum(num_bytes for copies, num_bytes in by_copies.items() if copies)
-        )
+        # Documents with 0 copies cannot fill anything.
+        group: config.max_repeats * (by_copies.total() - by_copies[0])
         for group, by_copies in groups.items()
     }
-    cell_shares = {
-        (s, lang): wanted[i, j]
-        for i, s in enumerate(sources)
-        for j, lang in enumerate(languages)
-        if (s, lang) in groups
-    }
+    share_of = {(s, lang): wanted[sources.index(s), languages.index(lang)] for s, lang in groups}
     total = float(config.target_bytes or mass[wanted > 0].sum())
-    planned = _fill(cell_shares, capacity, total)
+    planned = _fill(share_of, capacity, total)
     rates = {
         group: _rate(groups[group], planned[group], config.max_repeats) for group in sorted(groups)
     }
@@ -210,9 +181,8 @@ def repeats_of(
     whole = np.floor(often)
     # Mixed once more: the order of the shards uses the same hash, and repeats must not come at one
     # end of it.
-    place = (
-        mix(hash_ids(ids, config.seed) ^ np.uint64(0x9E3779B97F4A7C15)).astype(np.float64) / 2.0**64
-    )
+    hashes = mix(hash_ids(ids, config.seed) ^ np.uint64(0x9E3779B97F4A7C15))
+    place = hashes.astype(np.float64) / 2.0**64
     return (whole + (place < often - whole)).astype(np.int32)
 
 
@@ -239,28 +209,22 @@ def _marginal(
 def _fit(mass: np.ndarray, by_row: np.ndarray | None, by_column: np.ndarray | None) -> np.ndarray:
     """Shares with the wanted marginals that keep the proportions of `mass` within them."""
     shares = mass / max(mass.sum(), 1)
+    marginals = [(axis, w) for axis, w in ((1, by_row), (0, by_column)) if w is not None]
     error = 0.0
     for _ in range(MAX_FITTING_ROUNDS):
-        for axis, wanted in ((1, by_row), (0, by_column)):
-            if wanted is not None:
-                now = shares.sum(axis)
-                factor = np.divide(wanted, now, out=np.zeros_like(wanted), where=now > 0)
-                shares = shares * (factor[:, None] if axis == 1 else factor[None, :])
-        error = max(
-            (
-                float(np.abs(shares.sum(axis) - wanted).max(initial=0))
-                for axis, wanted in ((1, by_row), (0, by_column))
-                if wanted is not None
-            ),
-            default=0.0,
-        )
+        for axis, wanted in marginals:
+            now = shares.sum(axis)
+            factor = np.divide(wanted, now, out=np.zeros_like(wanted), where=now > 0)
+            shares = shares * np.expand_dims(factor, axis)
+        errors = [np.abs(shares.sum(axis) - wanted).max(initial=0) for axis, wanted in marginals]
+        error = float(max(errors, default=0.0))
         if error < FITTED:
             break
     if error > TOLERATED:
         raise StageFailure(
-            "documents.mixture: source_frac and language_frac contradict each other in this corpus"
-            f" (they cannot be met by less than {error:.1%} of the bytes); leave one of them out,"
-            " or lower it"
+            "documents.mixture.source_frac and language_frac contradict each other in this corpus:"
+            f" at best {error:.1%} of the bytes are missing from a share; lower one of them or"
+            " leave it out"
         )
     return shares
 
@@ -273,29 +237,26 @@ def _fill(
     filled = dict.fromkeys(sorted(shares), 0.0)
     open_groups = [group for group in filled if shares[group] > 0 and capacity[group] > 0]
     left = total
+    # What full groups cannot give is shared out again among the others, and may fill some of them.
     while open_groups:
         scale = left / math.fsum(shares[group] for group in open_groups)
-        full = [group for group in open_groups if shares[group] * scale >= capacity[group]]
+        full = {g: capacity[g] for g in open_groups if shares[g] * scale >= capacity[g]}
         if not full:
             return filled | {group: shares[group] * scale for group in open_groups}
-        for group in full:
-            filled[group] = capacity[group]
-            left -= capacity[group]
-        open_groups = [group for group in open_groups if group not in set(full)]
+        filled |= full
+        for num_bytes in full.values():
+            left -= num_bytes
+        open_groups = [group for group in open_groups if group not in full]
     return filled
 
 
 def _rate(by_copies: Mapping[int, int], wanted_bytes: float, max_repeats: float) -> float:
-    """The rate at which documents of several `copies`, none read more than `max_repeats` times, add
-    up to the wanted bytes."""
-    left, weights = (
-        wanted_bytes,
-        {copies: num_bytes for copies, num_bytes in by_copies.items() if copies and num_bytes},
-    )
+    """The rate at which documents, each read at most `max_repeats` times, make the wanted bytes."""
+    left = wanted_bytes
+    weights = {copies: num for copies, num in by_copies.items() if copies and num}
     while weights:
-        rate = max(left, 0.0) / math.fsum(
-            copies * num_bytes for copies, num_bytes in weights.items()
-        )
+        rate = max(left, 0.0) / math.fsum(copies * num for copies, num in weights.items())
+        # Documents with most copies reach the limit first; the others then make up the rest.
         largest = max(weights)
         if round(rate * largest, EXACT_DIGITS) <= max_repeats:
             return rate

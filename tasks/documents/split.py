@@ -30,11 +30,8 @@ class SplitRule:
     passed_over: frozenset[bytes]
 
     def split_of(self, family_id: bytes) -> str:
-        chosen = (
-            family_hash(family_id, self.seed) <= self.threshold
-            and family_id not in self.passed_over
-        )
-        return "validation" if chosen else "train"
+        is_first = family_hash(family_id, self.seed) <= self.threshold
+        return "validation" if is_first and family_id not in self.passed_over else "train"
 
     def holds_out(self, family_ids: pa.ChunkedArray | pa.Array) -> np.ndarray:
         """Whether each family validates (bool)."""
@@ -61,23 +58,20 @@ def family_hash(family_id: bytes, seed: int) -> bytes:
 
 
 def choose_split(family_bytes: Mapping[bytes, int], validation_frac: float, seed: int) -> SplitRule:
-    """The rule for these families. Raises StageFailure where there are not two families to
-    divide."""
+    """The rule for these families. Raises StageFailure for fewer than two."""
     if len(family_bytes) < 2:
         raise StageFailure(
-            f"{len(family_bytes)} family of near duplicates is left, and train and validation need"
-            " one each; add other documents or loosen the quality rules"
+            "only one family of near duplicates is left, and train and validation need one each;"
+            " add other documents or loosen the quality rules"
         )
     wanted = validation_frac * sum(family_bytes.values())
     order = sorted((family_hash(family, seed), family) for family in family_bytes)
     if all(size > wanted for size in family_bytes.values()):
         # Every family alone is more than wanted: the smallest is the nearest to it.
         smallest = min(order, key=lambda item: (family_bytes[item[1]], item[0]))
-        return SplitRule(
-            seed, smallest[0], frozenset(family for place, family in order if place < smallest[0])
-        )
-    # At most half is wanted, so that the last family is never reached: something is left to train
-    # on.
+        before = frozenset(family for place, family in order if place < smallest[0])
+        return SplitRule(seed, smallest[0], before)
+    # At most half is wanted, so the last family is never reached: something is left to train on.
     threshold, taken, passed_over = b"", 0, set()
     for place, family in order:
         if family_bytes[family] > wanted:

@@ -47,13 +47,13 @@ from tasks.documents.mixture import Cell, Mixture, MixtureConfig, plan_mixture, 
 from tasks.documents.split import SplitRule, choose_split
 from tasks.documents.verdicts import JUDGES, Judged, edits_column, read_judged
 from tasks.runtime.artifact import Artifact, ArtifactMismatch, check_accounting
-from tasks.runtime.keys import digest
-from tasks.runtime.parts import Part, RunParts, serial
+from tasks.runtime.parts import Part, RunParts, parts_of_pass, serial
 from tasks.runtime.stage import StageFailure
 
 EMPTIED, MIXTURE = "EMPTIED", "MIXTURE"
 TEXT_COLUMNS = ("id", "text", "source", "source_id", "url")
 GROUP = ("family_id", "source", "language", "copies")
+AMOUNTS = ("bytes", "planned_bytes", "reached_bytes", "documents")
 
 
 def write_documents(
@@ -79,30 +79,22 @@ def write_documents(
             " e.g. perplexity"
         )
     rules = [str(rule["name"]) for rule in quality.metrics["rules"]]
-    parts = document_parts(
-        ingest,
-        language=language,
-        quality=quality,
-        dedup=dedup,
-        pii=pii,
-        contamination=contamination,
-    )
-    measured = run_parts(measure_part, _told(parts, "measure", {"rules": rules}), config, out_dir)
-    groups = pa.concat_tables(
-        [read_table(result.path / SIDECAR_FILE) for result in measured]
-    ).combine_chunks()
+    sidecars = (language, quality, dedup, pii, contamination)
+    parts = document_parts(ingest, **{sidecar.stage: sidecar for sidecar in sidecars})
+    measuring = parts_of_pass(parts, "measure", {"rules": rules})
+    measured = run_parts(measure_part, measuring, config, out_dir)
+    tables = [read_table(result.path / SIDECAR_FILE) for result in measured]
+    groups = pa.concat_tables(tables).combine_chunks()
     families = groups.group_by("family_id", use_threads=False).aggregate([("bytes", "sum")])
     if not families.num_rows:
         raise StageFailure(_nothing_kept(ingest, quality, dedup, contamination))
     names = families["family_id"].combine_chunks()
-    rule = choose_split(
-        dict(zip(names.to_pylist(), families["bytes_sum"].to_pylist(), strict=True)),
-        config.validation_frac,
-        config.seed,
-    )
+    sizes = dict(zip(names.to_pylist(), families["bytes_sum"].to_pylist(), strict=True))
+    rule = choose_split(sizes, config.validation_frac, config.seed)
     held_out = rule.holds_out(names)
     training = pc.is_in(groups["family_id"], value_set=names.filter(pa.array(~held_out)))
-    cells = _cells(groups.filter(training))
+    amounts = _bytes_by(GROUP[1:], groups.filter(training)).to_pylist()
+    cells = [Cell(a["source"], a["language"], a["copies"], a["bytes_sum"]) for a in amounts]
     mixture = plan_mixture(cells, config.mixture)
 
     pairs = example_pairs(dedup)
@@ -112,19 +104,18 @@ def write_documents(
         "rates": mixture.to_payload(),
         "examples": sorted({member for pair in pairs for member in pair}),
     }
-    results = run_parts(write_part, _told(parts, "write", told), config, out_dir)
+    results = run_parts(write_part, parts_of_pass(parts, "write", told), config, out_dir)
     link_sidecars(results, out_dir)
 
     counters = sum_counters([result.counters for result in results])
-    tables = {
-        name: counters.pop(name)
-        for name in ("by_language", "by_source", "split", "dropped_by_stage", "epoch", "kept_until")
-    }
-    tables["split"]["train"]["families"] = int((~held_out).sum())
-    tables["split"]["validation"]["families"] = int(held_out.sum())
-    counters["kept_by_quality"] = tables["kept_until"]["quality"]
+    split, dropped = counters.pop("split"), counters.pop("dropped_by_stage")
+    kept_until, epoch = counters.pop("kept_until"), counters.pop("epoch")
+    split["train"]["families"] = int((~held_out).sum())
+    split["validation"]["families"] = int(held_out.sum())
+    counters["kept_by_quality"] = kept_until["quality"]
+    by_language, by_source = counters.pop("by_language"), counters.pop("by_source")
     check_accounting("documents", counters)
-    if not tables["split"]["train"]["documents"]:
+    if not split["train"]["documents"]:
         raise StageFailure(
             "documents.mixture leaves no training document; raise target_bytes or the shares"
         )
@@ -133,19 +124,17 @@ def write_documents(
             {"stage": "read", "documents": ingest.counters["read"]},
             {"stage": "ingest", "documents": ingest.counters["kept"]},
             *(
-                {"stage": stage, "documents": tables["kept_until"][stage]}
+                {"stage": stage, "documents": kept_until[stage]}
                 for stage in JUDGES
-                if stage in ("quality", "dedup") or tables["dropped_by_stage"].get(stage)
+                if stage in ("quality", "dedup") or dropped.get(stage)
             ),
             {"stage": "documents", "documents": counters["kept"]},
         ],
-        "dropped": (
-            {"ingest": dict(ingest.counters.get("dropped", {}))} | tables["dropped_by_stage"]
-        ),
-        "by_language": tables["by_language"],
-        "by_source": largest(tables["by_source"]),
-        "split": tables["split"],
-        "mixture": _mixture_metrics(cells, mixture, tables["epoch"], config.mixture),
+        "dropped": {"ingest": dict(ingest.counters.get("dropped", {})), **dropped},
+        "by_language": by_language,
+        "by_source": largest(by_source),
+        "split": split,
+        "mixture": _mixture_metrics(cells, mixture, epoch, config.mixture),
         "duplicate_examples": read_examples(
             [result.path / EXAMPLES_FILE for result in results], pairs
         ),
@@ -166,10 +155,7 @@ def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[s
         raise ArtifactMismatch(
             "dedup keeps a document without a family_id; rebuild it with force=[dedup]"
         )
-    grouped = documents.group_by(list(GROUP), use_threads=False).aggregate([("bytes", "sum")])
-    table = grouped.sort_by([(name, "ascending") for name in GROUP]).rename_columns(
-        [*GROUP, "bytes"]
-    )
+    table = _bytes_by(GROUP, documents).rename_columns([*GROUP, "bytes"])
     write_table(table, directory / SIDECAR_FILE)
     return {"groups": table.num_rows}
 
@@ -177,26 +163,20 @@ def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[s
 def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str, Any]:
     """The kept, edited documents of one part, and excerpts of the wanted duplicates."""
     judged = read_judged(part, TEXT_COLUMNS)
-    write_excerpts(
-        directory / EXAMPLES_FILE,
-        judged.documents,
-        judged.sidecars["dedup"]["kept"],
-        part.payload["examples"],
-    )
+    survives, wanted = judged.sidecars["dedup"]["kept"], part.payload["examples"]
+    write_excerpts(directory / EXAMPLES_FILE, judged.documents, survives, wanted)
     documents = _edited(judged, part, config)
     rule = SplitRule.from_payload(part.payload["rule"])
     held_out = rule.holds_out(documents["family_id"])
-    repeats = np.where(
-        held_out, 1, _repeats(documents, part.payload["rates"], config.mixture)
-    ).astype(np.int32)
+    mixed = _repeats(documents, part.payload["rates"], config.mixture)
+    repeats = np.where(held_out, 1, mixed).astype(np.int32)
     split = pa.array(["train", "validation"]).take(pa.array(held_out.astype(np.int8)))
     documents = documents.append_column("split", split).append_column("repeats", pa.array(repeats))
     num_edited = documents.num_rows
     documents = documents.filter(pa.array(repeats > 0))
+    corpus = documents.select(CORPUS_SCHEMA.names).cast(CORPUS_SCHEMA)
     # Level 1 writes twice as fast as level 3 and needs a fifth more room.
-    write_table(
-        documents.select(CORPUS_SCHEMA.names).cast(CORPUS_SCHEMA), directory / SIDECAR_FILE, level=1
-    )
+    write_table(corpus, directory / SIDECAR_FILE, level=1)
 
     dropped = judged.dropped()
     own = {
@@ -229,18 +209,15 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
 
 
 def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
-    """The documents that all judges kept and edits did not empty: new text where it was read, its
-    bytes, and what mixes them."""
+    """The documents that judges kept and edits did not empty, with bytes and what mixes them."""
     language = read_table(part.payload["language"], ["id", "language"])
     check_aligned(judged.documents, language, "language")
     kept = judged.kept
-    rows, dedup, quality = (
-        judged.documents.filter(kept),
-        *(judged.sidecars[name].filter(kept) for name in ("dedup", "quality")),
-    )
+    rows = judged.documents.filter(kept)
+    dedup, quality, pii = (judged.sidecars[j].filter(kept) for j in ("dedup", "quality", "pii"))
     edits = collect_edits(
         edits_column(dedup, "cuts"),
-        edits_column(judged.sidecars["pii"].filter(kept), "spans"),
+        edits_column(pii, "spans"),
         edits_column(quality, "masks"),
         edits_column(quality, "cuts"),
     )
@@ -263,14 +240,10 @@ def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
     return table if emptied is None or not emptied.any() else table.filter(pa.array(~emptied))
 
 
-def _cells(training: pa.Table) -> list[Cell]:
-    names = list(GROUP[1:])
-    grouped = training.group_by(names, use_threads=False).aggregate([("bytes", "sum")])
-    table = grouped.sort_by([(name, "ascending") for name in names])
-    return [
-        Cell(row["source"], row["language"], row["copies"], row["bytes_sum"])
-        for row in table.to_pylist()
-    ]
+def _bytes_by(names: Sequence[str], table: pa.Table) -> pa.Table:
+    """`bytes_sum` of the rows with equal values in these columns, in their order."""
+    grouped = table.group_by(list(names), use_threads=False).aggregate([("bytes", "sum")])
+    return grouped.sort_by([(name, "ascending") for name in names])
 
 
 def _repeats(
@@ -288,48 +261,30 @@ def _repeats(
 def _mixture_metrics(
     cells: Sequence[Cell], mixture: Mixture, epoch: Mapping[str, Any], config: MixtureConfig
 ) -> dict[str, Any]:
-    """Bytes that are there, planned and reached in one training epoch, by source and by
-    language."""
+    """Bytes available, planned and reached in one training epoch, by source and by language."""
+    amounts = [((cell.source, cell.language), "bytes", cell.num_bytes) for cell in cells]
+    for group, planned in sorted(mixture.planned_bytes.items()):
+        amounts.append((group, "planned_bytes", round(planned)))
+    for label, entry in epoch.items():
+        source, _, language = label.rpartition("\t")
+        amounts.append(((source, language), "reached_bytes", entry["bytes"]))
+        amounts.append(((source, language), "documents", entry["documents"]))
     metrics: dict[str, Any] = {"configured": config != MixtureConfig()}
     for place, axis in enumerate(("by_source", "by_language")):
         tally: Tally = {}
-
-        def add(
-            group: Sequence[str], tally: Tally = tally, place: int = place, **amounts: int
-        ) -> None:
-            entry = tally.setdefault(
-                group[place], {"bytes": 0, "planned_bytes": 0, "reached_bytes": 0, "documents": 0}
-            )
-            for name, amount in amounts.items():
-                entry[name] += amount
-
-        for cell in cells:
-            add((cell.source, cell.language), bytes=cell.num_bytes)
-        for group, planned in sorted(mixture.planned_bytes.items()):
-            add(group, planned_bytes=round(planned))
-        for label, entry in epoch.items():
-            add(label.rsplit("\t", 1), reached_bytes=entry["bytes"], documents=entry["documents"])
+        for group, name, amount in amounts:
+            tally.setdefault(group[place], dict.fromkeys(AMOUNTS, 0))[name] += amount
         metrics[axis] = largest(tally)
-    for name in ("bytes", "planned_bytes", "reached_bytes"):
+    for name in AMOUNTS[:3]:
         metrics[name] = sum(entry[name] for entry in metrics["by_language"].values())
     return metrics
-
-
-def _told(parts: Sequence[Part], purpose: str, payload: Mapping[str, Any]) -> list[Part]:
-    """Parts for one of the passes: named by the pass and by all they are told."""
-    all_told = digest({"pass": purpose, **payload})
-    return [
-        Part(part.name, digest([part.digest, all_told]), {**part.payload, **payload})
-        for part in parts
-    ]
 
 
 def _nothing_kept(ingest: Artifact, *judges: Artifact) -> str:
     reasons: Counter[str] = Counter({"quarantined": ingest.counters.get("quarantined", 0)})
     for artifact in (ingest, *judges):
-        reasons.update(
-            {f"{artifact.stage} {k}": v for k, v in artifact.counters.get("dropped", {}).items()}
-        )
+        dropped = artifact.counters.get("dropped", {})
+        reasons.update({f"{artifact.stage} {reason}": n for reason, n in dropped.items()})
     took = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3) if count)
     return (
         f"no document is left of {ingest.counters['read']} ({took}); loosen these rules or add"

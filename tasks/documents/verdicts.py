@@ -9,23 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.corpus.documentset import check_aligned, read_table
+from tasks.corpus.documentset import check_aligned, one_chunk, read_table
 from tasks.runtime.parts import Part
 
 JUDGES = ("quality", "dedup", "contamination", "pii")
-FALLBACK = {
-    "quality": "QUALITY",
-    "dedup": "DUPLICATE",
-    "contamination": "CONTAMINATED",
-    "pii": "PII",
-}
+FALLBACK = dict(zip(JUDGES, ("QUALITY", "DUPLICATE", "CONTAMINATED", "PII"), strict=True))
 """The reason where a sidecar gives none."""
 JUDGE_COLUMNS = {
     "quality": ("id", "num_bytes", "drops", "kept", "masks", "cuts", "bucket"),
@@ -33,17 +27,8 @@ JUDGE_COLUMNS = {
     "contamination": ("id", "kept", "reason"),
     "pii": ("id", "kept", "spans"),
 }
-EDIT = pa.list_(
-    pa.struct(
-        [
-            ("start", pa.int64()),
-            ("end", pa.int64()),
-            ("type", pa.string()),
-            ("replacement", pa.string()),
-            ("reason", pa.string()),
-        ]
-    )
-)
+_TEXTS = [(name, pa.string()) for name in ("type", "replacement", "reason")]
+EDIT = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), *_TEXTS]))
 
 
 @dataclass(frozen=True)
@@ -72,20 +57,20 @@ class Judged:
 
     def kept_until(self, stage: str) -> int:
         """Documents that `stage` and every judge before it kept."""
+        dropped = self.dropped()
         passed = JUDGES[: JUDGES.index(stage) + 1]
-        return len(self.verdict) - sum(
-            sum(v.values()) for k, v in self.dropped().items() if k in passed
-        )
+        return len(self.verdict) - sum(sum(dropped.get(name, {}).values()) for name in passed)
 
 
 def read_judged(part: Part, document_columns: Sequence[str] | None = None) -> Judged:
-    """Read a part and join the judges' sidecars. Raises ArtifactMismatch where one belongs to other
-    documents."""
+    """A part with its judges' sidecars. Raises ArtifactMismatch for those of other documents."""
     documents = read_table(part.payload["documents"], document_columns)
     sidecars: dict[str, pa.Table] = {}
     for name in JUDGES:
         if name in part.payload:
-            sidecars[name] = read_present(part.payload[name], JUDGE_COLUMNS[name])
+            there = pq.read_schema(part.payload[name]).names
+            columns = [column for column in JUDGE_COLUMNS[name] if column in there]
+            sidecars[name] = read_table(part.payload[name], columns)
             check_aligned(documents, sidecars[name], name)
     verdict = np.zeros(documents.num_rows, np.int64)
     reasons: list[tuple[str, str]] = []
@@ -97,47 +82,32 @@ def read_judged(part: Part, document_columns: Sequence[str] | None = None) -> Ju
     for name, table in sidecars.items():
         lost = ~table["kept"].to_numpy()
         if name == "quality":
-            # The lowest bit is the first rule.
             drops = table["drops"].to_numpy()
+            # A number and its two's complement share the lowest set bit alone: the first rule.
             first = drops & (~drops + np.uint64(1))
             for bit, rule in enumerate(part.payload["rules"]):
                 drop(lost & (first == np.uint64(1) << np.uint64(bit)), name, rule)
         elif "reason" in table.column_names:
             for reason in sorted(pc.unique(table["reason"]).drop_null().to_pylist()):
-                drop(
-                    lost & pc.fill_null(pc.equal(table["reason"], reason), False).to_numpy(),
-                    name,
-                    reason,
-                )
+                given = pc.fill_null(pc.equal(table["reason"], reason), False).to_numpy()
+                drop(lost & given, name, reason)
         drop(lost, name, FALLBACK[name])
     return Judged(documents, sidecars, verdict, reasons)
-
-
-def read_present(path: str | Path, columns: Sequence[str]) -> pa.Table:
-    """Those of the columns that the file has."""
-    there = pq.read_schema(path).names
-    return read_table(path, [name for name in columns if name in there])
 
 
 def edits_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     """A column of edits with all fields an edit may have; empty lists where the table has none."""
     if name not in table.column_names:
         return pa.chunked_array([pa.nulls(table.num_rows, EDIT)])
-    column = table[name]
-    known = [field.name for field in column.type.value_type]
-    lists = column.combine_chunks()
-    arrays = []
-    for chunk in lists.chunks if isinstance(lists, pa.ChunkedArray) else [lists]:
-        flat = chunk.flatten()
-        fields = [
-            flat.field(f.name).cast(f.type) if f.name in known else pa.nulls(len(flat), f.type)
-            for f in EDIT.value_type
-        ]
-        lengths = pc.fill_null(chunk.value_lengths(), 0).to_numpy(zero_copy_only=False)
-        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-        arrays.append(
-            pa.ListArray.from_arrays(
-                offsets, pa.StructArray.from_arrays(fields, fields=list(EDIT.value_type))
-            )
-        )
-    return pa.chunked_array(arrays, EDIT)
+    known = [field.name for field in table[name].type.value_type]
+    lists = one_chunk(table[name])
+    flat = lists.flatten()
+    fields = [
+        flat.field(f.name).cast(f.type) if f.name in known else pa.nulls(len(flat), f.type)
+        for f in EDIT.value_type
+    ]
+    # Null means no edits, like an empty list.
+    lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    edits = pa.StructArray.from_arrays(fields, fields=list(EDIT.value_type))
+    return pa.chunked_array([pa.ListArray.from_arrays(offsets, edits)], EDIT)

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,23 +60,16 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
     from llm_core.infer.equivalence import TOLERANCE, Shape, check_cache
 
     device = choose_device(config.device)
-    dtype = (
-        getattr(torch, config.dtype)
-        if config.dtype != "auto"
-        else torch.bfloat16
-        if device.type == "cuda"
-        else torch.float32
-    )
+    automatic = "bfloat16" if device.type == "cuda" else "float32"
+    dtype = getattr(torch, automatic if config.dtype == "auto" else config.dtype)
     precise = load_model(model_folder, torch.float64).to(device)
     cells, skipped = choose_cells(config, precise.config.max_seq_len)
     shapes = [Shape(cell.batch, cell.prompt_tokens, cell.new_tokens) for cell in cells]
     checks = check_cache(precise, shapes, config.check_tokens, config.seed, make_cache)
     del precise
     failed = [check for check in checks if not check.passed]
-    worst = max(
-        (check.max_abs_diff for check in checks),
-        key=lambda value: math.inf if math.isnan(value) else value,
-    )
+    # NaN is worse than any number, but compares as neither more nor less.
+    worst = max((c.max_abs_diff for c in checks), key=lambda v: math.inf if math.isnan(v) else v)
     result: dict[str, Any] = {
         "correctness": {
             "fp64_max_abs_diff": _finite(worst),
@@ -96,23 +91,14 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
     }
     if failed:
         found = ", ".join(f"{check.name}: {check.finding}" for check in failed)
-        why = (
+        result["withheld"] = (
             f"cached and full forward differ in float64 ({found}), {TOLERANCE:.0e} is allowed: no"
             " speed is reported"
         )
-        return result | {
-            "withheld": why,
-            "cells": [],
-            "skipped": [],
-            "decode_tok_s": None,
-            "prefill_tok_s": None,
-            "headline": None,
-        }
-    return (
-        result
-        | {"skipped": skipped}
-        | measure_grid(load_model(model_folder, dtype).to(device), cells, config, device, dtype)
-    )
+        nothing = dict.fromkeys(("decode_tok_s", "prefill_tok_s", "headline"))
+        return result | nothing | {"cells": [], "skipped": []}
+    model = load_model(model_folder, dtype).to(device)
+    return result | {"skipped": skipped} | measure_grid(model, cells, config, device, dtype)
 
 
 def _finite(value: float) -> float | None:
@@ -131,15 +117,11 @@ def measure_grid(
     from llm_core.planner.roofline import measure_peaks
 
     peaks = measure_peaks(device, dtype)
-    rows = [
-        row
-        for cell in cells
-        for row in measure_cell(model, cell, config.repeats, config.seed, peaks)
-    ]
-    first = max(
-        (row for row in rows if row["mode"] == "cached" and row["batch"] == 1),
-        key=lambda r: r["prompt_tokens"],
-    )
+    rows: list[dict[str, Any]] = []
+    for cell in cells:
+        rows += measure_cell(model, cell, config.repeats, config.seed, peaks)
+    single = [row for row in rows if row["mode"] == "cached" and row["batch"] == 1]
+    first = max(single, key=lambda row: row["prompt_tokens"])
     return {
         "cells": rows,
         "peaks": {
@@ -159,27 +141,14 @@ def choose_cells(config: BenchConfig, max_seq_len: int) -> tuple[list[Cell], lis
     from llm_core.bench.generation import Cell
 
     cells = [
-        Cell(b, p, n)
-        for b in config.batches
-        for p in config.prompt_tokens
-        for n in config.new_tokens
+        Cell(*sizes) for sizes in product(config.batches, config.prompt_tokens, config.new_tokens)
     ]
     fitting = [cell for cell in cells if cell.prompt_tokens + cell.new_tokens <= max_seq_len]
     if not fitting:
         shortest = min(cell.prompt_tokens + cell.new_tokens for cell in cells)
         raise StageFailure(
-            f"bench has no cell of at most max_seq_len ({max_seq_len}) tokens (shortest:"
-            f" {shortest}); set shorter prompt_tokens"
+            f"bench has no cell of at most max_seq_len ({max_seq_len}) tokens, the shortest has"
+            f" {shortest}; set smaller bench.prompt_tokens"
         )
     reason = f"prompt and new tokens are more than max_seq_len ({max_seq_len})"
-    skipped = [
-        {
-            "batch": c.batch,
-            "prompt_tokens": c.prompt_tokens,
-            "new_tokens": c.new_tokens,
-            "reason": reason,
-        }
-        for c in cells
-        if c not in fitting
-    ]
-    return fitting, skipped
+    return fitting, [asdict(cell) | {"reason": reason} for cell in cells if cell not in fitting]

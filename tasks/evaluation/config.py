@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import NOT_IN_KEY, ConfigError, check_bounds
 
 if TYPE_CHECKING:
     from llm_core.infer.sampling import SamplingParams
@@ -52,32 +52,18 @@ class EvaluateConfig:
     """Where the model runs. auto: on a GPU where there is one."""
 
     def __post_init__(self) -> None:
-        least = {
-            "max_documents": 1,
-            "max_document_tokens": 1,
-            "window_tokens": 2,
-            "context_tokens": 0,
-            "batch_tokens": 1,
-            "bootstrap_samples": 100,
-            "small_group_documents": 0,
-            "seed": 0,
-            "num_document_prompts": 0,
-            "document_prompt_tokens": 1,
-            "max_new_tokens": 0,
-            "temperature": 0,
-            "top_k": 0,
-        }
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value is not None and value < smallest:
-                raise ConfigError(f"{name} ({value}) must be at least {smallest}")
+        check_bounds(self, max_documents=(1, None), max_document_tokens=(1, None))
+        check_bounds(self, window_tokens=(2, None), context_tokens=(0, None))
+        check_bounds(self, batch_tokens=(1, None), bootstrap_samples=(100, None))
+        check_bounds(self, small_group_documents=(0, None), seed=(0, None))
+        check_bounds(self, num_document_prompts=(0, None), document_prompt_tokens=(1, None))
+        check_bounds(self, max_new_tokens=(0, None), temperature=(0, None))
+        check_bounds(self, top_k=(0, None), top_p=(0, 1))
         if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
             raise ConfigError(
                 f"context_tokens ({self.context_tokens}) must be less than window_tokens"
                 f" ({self.window_tokens}); try {self.window_tokens // 2}"
             )
-        if not 0 <= self.top_p <= 1:
-            raise ConfigError(f"top_p ({self.top_p}) must be between 0 and 1; 1 keeps all tokens")
 
     def sampling(self) -> SamplingParams:
         from llm_core.infer.sampling import SamplingParams
@@ -114,16 +100,10 @@ class BenchConfig:
         for name, least in (("batches", 1), ("prompt_tokens", 1), ("new_tokens", 2)):
             values = getattr(self, name)
             if not values or min(values) < least:
-                raise ConfigError(f"{name} ({list(values)}) must hold numbers of at least {least}")
+                raise ConfigError(f"{name} ({list(values)}) must list numbers of at least {least}")
         if 1 not in self.batches:
             raise ConfigError(
-                f"batches ({list(self.batches)}) must hold 1, the cell of the headline; add it"
+                f"batches ({list(self.batches)}) must list 1, which the headline is about; add it"
             )
-        if self.repeats < 3:
-            raise ConfigError(
-                f"repeats ({self.repeats}) must be at least 3, or there is no spread to tell"
-            )
-        if self.check_tokens < 4:
-            raise ConfigError(f"check_tokens ({self.check_tokens}) must be at least 4")
-        if self.seed < 0:
-            raise ConfigError(f"seed ({self.seed}) must not be negative")
+        # Fewer than three repeats have no spread to tell.
+        check_bounds(self, repeats=(3, None), check_tokens=(4, None), seed=(0, None))

@@ -44,8 +44,7 @@ class TextStream:
         self.add(before)
 
     def add(self, ids: Iterable[int]) -> str:
-        # A model may have more ids than its tokenizer, which pads the vocabulary; they have no
-        # text.
+        # A model may have more ids than its tokenizer, to pad the vocabulary; they have no text.
         known = [id for id in ids if id < self._tokenizer.vocab_size]
         return self._decoder.decode(self._tokenizer.decode_bytes(known))
 
@@ -59,8 +58,7 @@ def generate_text(
     on_text: Callable[[str], None] | None = None,
     device: str = "auto",
 ) -> Answer:
-    """The continuation of `prompt`. `on_text` is told each new piece of whole characters as soon as
-    it is there.
+    """The continuation of `prompt`. `on_text` gets each new piece of whole characters at once.
 
     Raises ConfigError where the prompt leaves no room for an answer.
     """
@@ -68,7 +66,8 @@ def generate_text(
     from llm_core.huggingface.export import load_model
     from tasks.tokenizer.encoder import load_tokenizer
 
-    place = choose_device(device)  # what is not there is said before a model is read
+    # Before the model is read, so that a device that is not there is an error at once.
+    place = choose_device(device)
     model, tokenizer = load_model(model_folder).to(place), load_tokenizer(tokenizer_folder)
     ids = tokenizer.encode(prompt).tolist()
     stream = TextStream(tokenizer, ids)
@@ -100,35 +99,30 @@ def generate_texts(
         model, [begin(tokenizer, p) for p in prompts], params, limits, tokenizer.eos_id, on_token
     )
     return [
-        Answer(
-            TextStream(tokenizer, prompt).add(answer),
-            len(answer),
-            len(answer) == limit < max_new_tokens,
-        )
-        for prompt, answer, limit in zip(prompts, answers, limits, strict=True)
+        Answer(TextStream(tokenizer, prompt).add(ids), len(ids), len(ids) == limit < max_new_tokens)
+        for prompt, ids, limit in zip(prompts, answers, limits, strict=True)
     ]
 
 
 def begin(tokenizer: Tokenizer, prompt: Sequence[int]) -> list[int]:
-    """What a model is given: the start of a text, the prompt, and where both are empty the end of
-    the text before."""
+    """What a model is given: the start of a text and the prompt; end-of-text if both are empty."""
     return [*tokenizer.start_ids, *prompt] or [tokenizer.eos_id]
 
 
 def answer_limits(
     model: Transformer, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> list[int]:
-    """New tokens that each prompt may get. Raises ConfigError where the model cannot read one and
-    write a token."""
+    """New tokens that each prompt may get.
+
+    Raises ConfigError for a prompt so long that the model cannot write a token after it.
+    """
     longest = model.config.max_seq_len
-    rooms = [longest - len(begin(tokenizer, prompt)) for prompt in prompts]
-    if (
-        max_new_tokens
-        and (number := next((n for n, room in enumerate(rooms) if room < 1), None)) is not None
-    ):
-        which = f"prompt {number + 1}" if len(prompts) > 1 else "the prompt"
-        raise ConfigError(
-            f"{which} has {longest - rooms[number]} tokens with its start, and the model reads"
-            f" {longest} (max_seq_len), the answer included; shorten it"
-        )
-    return [min(max_new_tokens, max(room, 0)) for room in rooms]
+    lengths = [len(begin(tokenizer, prompt)) for prompt in prompts]
+    for number, length in enumerate(lengths, start=1):
+        if max_new_tokens and length >= longest:
+            which = f"prompt {number}" if len(prompts) > 1 else "the prompt"
+            raise ConfigError(
+                f"{which} has {length} tokens with its start, and the model reads {longest}"
+                " (max_seq_len), the answer included; shorten it"
+            )
+    return [min(max_new_tokens, max(longest - length, 0)) for length in lengths]

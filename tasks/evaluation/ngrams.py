@@ -1,12 +1,11 @@
 """Fits the baselines of a model: add-one smoothed unigram and bigram models of the training tokens.
 
 unigram: p(t) = (c(t) + 1) / (N + V).   bigram: p(t | s) = (c(s, t) + 1) / (c(s) + V).
+
 The training tokens are one stream in which every document ends with the end-of-text id; that id is
-also the context
-of a document's first token. So contexts and tokens have the same counts. Pairs are counted only
-where the scored
-documents ask for them: memory is that of the scored tokens, never V². Cost: one pass over the
-training tokens.
+also the context of a document's first token. So contexts and tokens have the same counts. Pairs are
+counted only where the scored documents ask for them: memory is that of the scored tokens, never V².
+Cost: one pass over the training tokens.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ def score_ngrams(
     counts, pair_counts = np.zeros(vocab_size, np.int64), np.zeros(len(asked), np.int64)
     last = np.array([eos_id], np.int64)
     for piece in train_tokens:
+        # The pair across two pieces counts too.
         stream = np.concatenate([last, np.asarray(piece, np.int64)])
         last = stream[-1:]
         counts += np.bincount(stream[1:], minlength=vocab_size)

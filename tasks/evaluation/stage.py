@@ -24,11 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from llm_core.config import ConfigError
 from tasks.corpus.documentset import read_table
 from tasks.corpus.statistics import ratio_bootstrap
-from tasks.corpus.tally import OTHER, largest, tally_documents
+from tasks.corpus.tally import OTHER, largest, tally_columns
 from tasks.evaluation.config import EvaluateConfig
 from tasks.evaluation.generate import TextStream, answer_limits, generate_texts
 from tasks.runtime.artifact import Artifact, write_json
@@ -50,8 +52,7 @@ STREAM_TOKENS = 1 << 22
 
 @dataclass(frozen=True)
 class Scored:
-    """Per document, in order of id: bits by each model, bytes, and the bits of the closing
-    end-of-text."""
+    """Per document, in order of id: bits by each model, bytes, and bits of its end-of-text."""
 
     documents: Sequence[Document]
     num_tokens: np.ndarray
@@ -69,12 +70,10 @@ def evaluate_model(
     config: EvaluateConfig,
     run_parts: RunParts = serial,
 ) -> Artifact:
-    """Score validation documents with the trained model and with n-gram baselines, and write
-    samples.
+    """Score validation documents with the trained model and n-gram baselines, and write samples.
 
     Deterministic for equal input and config, in whatever order the shards hold the documents.
-    Raises StageFailure without validation documents, or when the tokenizer does not give their text
-    back.
+    Raises StageFailure without validation documents, or where the tokenizer is not lossless.
     """
     from llm_core.data.shards import open_shards
     from llm_core.device import choose_device
@@ -90,44 +89,36 @@ def evaluate_model(
     check_round_trip(documents, codec, chosen)
     window, context = choose_window(train, model, config)
     prompts = choose_prompts(codec, chosen, config)
-    answer_limits(
-        model, codec, prompts, config.max_new_tokens
-    )  # what does not fit is said before anything is scored
+    # A prompt that does not fit is an error before anything is scored.
+    answer_limits(model, codec, prompts, config.max_new_tokens)
     scored = score(model, codec, training, chosen, window, context, config)
-    result = summarise(scored, config) | {
-        "policy": {
-            "document_start": (
-                "end-of-text id as the only context; scored from there, whole documents"
-                if config.max_document_tokens is None
-                else (
-                    f"end-of-text id as the only context; the first {config.max_document_tokens}"
-                    " tokens of each document"
-                )
-            ),
-            "end_of_text": (
-                "its bits are in no bits-per-byte figure; eos_bits_per_document has them"
-            ),
-            "window_tokens": window,
-            "context_tokens": context,
-            "interval": (
-                f"95 % percentile bootstrap of the ratio over documents, {config.bootstrap_samples}"
-                " samples"
-            ),
-            "baselines": "add-one smoothed counts of the training shards, same tokens, same bytes",
-        },
-        "counts": (
-            skipped
-            | {
-                "documents": len(chosen),
-                "tokens": int(scored.num_tokens.sum()),
-                "bytes": int(scored.num_bytes.sum()),
-            }
-        ),
+    counts = skipped | {
+        "documents": len(chosen),
+        "tokens": int(scored.num_tokens.sum()),
+        "bytes": int(scored.num_bytes.sum()),
     }
+    policy = _policy(window, context, config)
+    result = summarise(scored, config) | {"policy": policy, "counts": counts}
     samples = write_samples(model, codec, prompts, config)
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
-    return Artifact(out_dir, "evaluate", result["counts"], result | {"samples": samples})
+    return Artifact(out_dir, "evaluate", counts, result | {"samples": samples})
+
+
+def _policy(window: int, context: int, config: EvaluateConfig) -> dict[str, Any]:
+    """What the numbers mean, for whoever reads them elsewhere."""
+    scored = "scored from there, whole documents"
+    if config.max_document_tokens is not None:
+        scored = f"the first {config.max_document_tokens} tokens of each document"
+    return {
+        "document_start": f"end-of-text id as the only context; {scored}",
+        "end_of_text": "its bits are in no bits-per-byte figure; eos_bits_per_document has them",
+        "window_tokens": window,
+        "context_tokens": context,
+        "interval": "95 % percentile bootstrap of the ratio over documents,"
+        f" {config.bootstrap_samples} samples",
+        "baselines": "add-one smoothed counts of the training shards, same tokens, same bytes",
+    }
 
 
 def choose_window(train: Artifact, model: Transformer, config: EvaluateConfig) -> tuple[int, int]:
@@ -149,14 +140,13 @@ def choose_window(train: Artifact, model: Transformer, config: EvaluateConfig) -
 def choose_documents(
     validation: TokenShards, tokenizer: Tokenizer, config: EvaluateConfig
 ) -> tuple[list[Document], dict[str, int]]:
-    """The documents to score, in order of id, cut to the configured length; and how many were not
-    taken."""
+    """The documents to score, in order of id, and how many others there are."""
     ordered = sorted(validation.documents(), key=lambda d: d.id)
     filled = [d for d in ordered if d.num_bytes > 0]
     chosen = filled[: config.max_documents]
     if not chosen:
         raise StageFailure(
-            f"evaluate found no text in {len(ordered)} validation documents; raise"
+            f"evaluate found no text in the validation documents ({len(ordered)}); raise"
             " documents.validation_frac"
         )
     return chosen, {
@@ -166,8 +156,7 @@ def choose_documents(
 
 
 def check_round_trip(documents: Artifact, tokenizer: Tokenizer, chosen: Sequence[Document]) -> None:
-    """Raise StageFailure unless the tokens of every chosen document give its text back, byte for
-    byte."""
+    """Raise StageFailure unless the tokens of every chosen document are exactly its text."""
     texts = read_texts(documents, {d.id for d in chosen})
     for document in chosen:
         if document.id not in texts:
@@ -184,9 +173,6 @@ def check_round_trip(documents: Artifact, tokenizer: Tokenizer, chosen: Sequence
 
 
 def read_texts(documents: Artifact, ids: set[bytes]) -> dict[bytes, str]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     wanted = pa.array(sorted(ids), pa.binary(16))
     texts: dict[bytes, str] = {}
     for file in documents.files("part-*.parquet"):
@@ -213,6 +199,7 @@ def score(
     tokens = [np.asarray(d.tokens[: config.max_document_tokens], np.int64) for d in chosen]
     by_model = score_documents(model, tokens, eos, window, context, config.batch_tokens)
     unigram, bigram = score_ngrams(stream(training), tokens, model.config.vocab_size, eos)
+    # The closing end-of-text is a token that the model predicts, but no byte of the text.
     is_text = [t != eos for t in tokens]
     bits = {
         name: np.array([b[text].sum() for b, text in zip(each, is_text, strict=True)])
@@ -236,22 +223,18 @@ def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
     """Headline, baselines and groups as plain numbers."""
 
     def ratio(bits: np.ndarray, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
-        interval = ratio_bootstrap(
-            bits[rows], scored.num_bytes[rows], config.bootstrap_samples, config.seed
-        )
-        return {
-            "value": rounded(interval.value),
-            "low": rounded(interval.low),
-            "high": rounded(interval.high),
-            "standard_error": rounded(interval.standard_error),
+        num_bytes, num_samples = scored.num_bytes[rows], config.bootstrap_samples
+        interval = ratio_bootstrap(bits[rows], num_bytes, num_samples, config.seed)
+        numbers = ("value", "low", "high", "standard_error")
+        return {name: rounded(getattr(interval, name)) for name in numbers} | {
             "documents": interval.num_observations,
-            "bytes": int(scored.num_bytes[rows].sum()),
+            "bytes": int(num_bytes.sum()),
             "small": interval.num_observations < config.small_group_documents,
         }
 
     def groups(names: Sequence[str | None]) -> dict[str, Any]:
         named = [name or "und" for name in names]
-        shown = largest(tally_documents(named, scored.num_bytes.tolist()))
+        shown = largest(tally_columns(pa.array(named), pa.array(scored.num_bytes)))
         labels = np.array([name if name in shown else OTHER for name in named])
         return {
             str(name): ratio(scored.bits["model"], np.flatnonzero(labels == name))
@@ -262,15 +245,9 @@ def summarise(scored: Scored, config: EvaluateConfig) -> dict[str, Any]:
         ratio(scored.bits[name]) for name in ("model", "unigram", "bigram")
     )
     best = "bigram" if bigram["value"] <= unigram["value"] else "unigram"
+    documents, num_bytes = headline["documents"], headline["bytes"]
     return {
-        "val_bpb": (
-            headline
-            | {
-                "level": 0.95,
-                "num_documents": headline["documents"],
-                "num_bytes": headline["bytes"],
-            }
-        ),
+        "val_bpb": {**headline, "level": 0.95, "num_documents": documents, "num_bytes": num_bytes},
         "unigram_bpb": unigram["value"],
         "bigram_bpb": bigram["value"],
         "baselines": {"unigram": unigram, "bigram": bigram},
@@ -312,9 +289,8 @@ def choose_prompts(
     """The configured prompts, and the first tokens of some documents."""
     prompts = [tokenizer.encode(text).tolist() for text in config.sample_prompts]
     for document in chosen[: config.num_document_prompts]:
-        text_tokens = (
-            document.tokens[:-1] if document.tokens[-1] == tokenizer.eos_id else document.tokens
-        )
+        closed = document.tokens[-1] == tokenizer.eos_id
+        text_tokens = document.tokens[:-1] if closed else document.tokens
         prompts.append(text_tokens[: config.document_prompt_tokens].tolist())
     return prompts
 
@@ -325,8 +301,7 @@ def write_samples(
     prompts: Sequence[Sequence[int]],
     config: EvaluateConfig,
 ) -> list[dict[str, str]]:
-    """Continuations of prompts, all scrubbed. Prompt and text are whole characters, and together
-    those of all tokens."""
+    """Continuations of prompts, all scrubbed. Prompt and text are whole characters."""
     from tasks.pii.scrub import scrub
 
     answers = generate_texts(model, tokenizer, prompts, config.sampling(), config.max_new_tokens)

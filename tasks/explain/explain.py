@@ -11,6 +11,7 @@ columns of the parts until the document is found, then one part.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,7 @@ def find_records(ingest: Artifact, identifier: str) -> list[dict[str, Any]]:
     document; as JSON-able values."""
     for column, wanted in _columns_of(identifier):
         if records := find_dropped(ingest, column, wanted):
-            return [
-                record | {"id": record["id"].hex() if record["id"] else None} for record in records
-            ]
+            return [one | {"id": one["id"].hex() if one["id"] else None} for one in records]
     return []
 
 
@@ -69,7 +68,7 @@ def _columns_of(identifier: str) -> Iterator[tuple[str, pa.Scalar]]:
 
     Sources name documents by such digests too.
     """
-    if len(identifier) == 32 and all(c in "0123456789abcdef" for c in identifier.lower()):
+    if re.fullmatch("[0-9a-fA-F]{32}", identifier):
         yield "id", pa.scalar(bytes.fromhex(identifier), ID)
     yield "source_id", pa.scalar(identifier)
 
@@ -79,14 +78,9 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
     row = read_row(artifacts["ingest"].file(f"documents/{place.name}"), place.row)
     text, document_id = row.pop("text"), row["id"]
     label = read_row(artifacts["language"].file(place.name), place.row)
+    about = {"id": document_id.hex(), "bytes": len(text.encode())}
     explained: dict[str, Any] = {
-        "document": {
-            **row,
-            "id": document_id.hex(),
-            "bytes": len(text.encode()),
-            "file": place.name,
-            "row": place.row,
-        },
+        "document": {**row, **about, "file": place.name, "row": place.row},
         "language": {"language": label["language"], "score": label.get("score")},
         "quality": _quality(artifacts["quality"], place, row, label["language"]),
         "dedup": _dedup(artifacts["dedup"], place, document_id),
@@ -96,9 +90,8 @@ def explain_document(artifacts: Mapping[str, Artifact], place: Place) -> dict[st
             found = read_row(artifacts[stage].file(place.name), place.row)
             explained[stage] = {name: value for name, value in found.items() if name != "id"}
     if explained.get("contamination", {}).get("num_hits"):
-        explained["contamination"]["hits"] = hits_of(
-            artifacts["contamination"], document_id.hex(), text
-        )
+        hits = hits_of(artifacts["contamination"], document_id.hex(), text)
+        explained["contamination"]["hits"] = hits
     pii = read_row(artifacts["pii"].file(place.name), place.row)
     explained["pii"] = {
         "kept": pii.get("kept", True),
@@ -130,21 +123,14 @@ def _quality(
                     "drops": bool(row["drops"] >> rule["bit"] & 1),
                 }
             )
-    features = {
-        name: value
-        for name, value in row.items()
-        if name not in ("id", "verdict", "drops", "kept", "masks", "cuts", "bucket")
-    }
+    others = ("id", "verdict", "drops", "kept", "masks", "cuts", "bucket")
+    labels = {axis: getattr(judged_as, axis) for axis in ("language", "kind", "source")}
     return {
         "kept": row["kept"],
         "kind": judged_as.kind,
         "overlays": [
             f"by_{axis}.{label}"
-            for axis, label in (
-                ("language", judged_as.language),
-                ("kind", judged_as.kind),
-                ("source", judged_as.source),
-            )
+            for axis, label in labels.items()
             if label in quality.config.get(f"by_{axis}", {})
         ],
         "reason": next((rule["rule"] for rule in broken if rule["drops"]), None),
@@ -152,7 +138,7 @@ def _quality(
         "masks": row.get("masks") or [],
         "cuts": row.get("cuts") or [],
         "bucket": row.get("bucket"),
-        "features": features,
+        "features": {name: value for name, value in row.items() if name not in others},
     }
 
 
@@ -176,7 +162,8 @@ def _dedup(dedup: Artifact, place: Place, document_id: bytes) -> dict[str, Any]:
 
 def _pairs(file: Path, document_id: bytes, earlier: bool) -> list[dict[str, Any]]:
     """The pairs of a document. earlier: the preferred one is of an earlier run."""
-    pairs, wanted = read_table(file), pa.scalar(document_id, ID)
+    wanted = pa.scalar(document_id, ID)
+    pairs = read_table(file).filter((pc.field("a") == wanted) | (pc.field("b") == wanted))
     return [
         {
             "preferred": pair["a"].hex(),
@@ -185,9 +172,7 @@ def _pairs(file: Path, document_id: bytes, earlier: bool) -> list[dict[str, Any]
             "removed": pair["removed"],
             "earlier": earlier,
         }
-        for pair in pairs.filter(
-            pc.or_(pc.equal(pairs["a"], wanted), pc.equal(pairs["b"], wanted))
-        ).to_pylist()
+        for pair in pairs.to_pylist()
     ]
 
 
@@ -207,16 +192,14 @@ def _now(
             "family": kept["family_id"].hex(),
         }
     for stage in JUDGES:
-        if stage in explained and explained[stage].get("kept") is False:
-            return {
-                "kept": False,
-                "dropped_by": stage,
-                "reason": explained[stage].get("reason") or stage.upper(),
-            }
+        found = explained.get(stage, {})
+        if found.get("kept") is False:
+            reason = found.get("reason") or stage.upper()
+            return {"kept": False, "dropped_by": stage, "reason": reason}
+    # Every judge kept it: its cuts left no text, or the mixture did not take it.
     raw, rest, position = text.encode(), b"", 0
-    for cut in sorted(
-        (*explained["dedup"]["cuts"], *explained["quality"]["cuts"]), key=lambda cut: cut["start"]
-    ):
+    cuts = [*explained["dedup"]["cuts"], *explained["quality"]["cuts"]]
+    for cut in sorted(cuts, key=lambda cut: cut["start"]):
         rest, position = rest + raw[position : cut["start"]], max(position, cut["end"])
     emptied = position > 0 and not shows((rest + raw[position:]).decode())
     return {"kept": False, "dropped_by": "documents", "reason": EMPTIED if emptied else MIXTURE}

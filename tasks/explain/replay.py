@@ -14,6 +14,7 @@ groups. Left out: what dedup would make of it.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,15 +88,16 @@ def replay_quality(
     fields = {field.name: str(field.type) for field in pq.read_schema(files[0])}
     if "drops" not in fields or "num_bytes" not in fields:
         raise ArtifactMismatch(
-            f"the quality artifact {quality.path} is of an older version; rebuild it with a run"
+            f"the quality artifact {quality.path} is of an older version; rebuild it with"
+            " force=[quality]"
         )
     check_scores(config, list(scores.metrics["scores"]))
     _check_lists(quality, config)
     for name, limit in config.limits.items():
         if limit.spare_frac:
             raise ConfigError(
-                f"limits.{name}.spare_frac is drawn when documents are judged; replay without it,"
-                " or run"
+                f"quality.limits.{name}.spare_frac is drawn when documents are judged; replay"
+                " without it, or run the stage"
             )
     book = resolve_limits(
         config, scores, document_parts(ingest, language=language, scores=scores)
@@ -120,15 +122,8 @@ def replay_quality(
     for chosen in kept:
         document, old = _document(chosen, ingest), before[chosen.reason]
         place = place_of(quality.config, chosen.source, chosen.language, document["metadata"])
-        result.newly_kept.append(
-            _sample(
-                chosen,
-                document,
-                old["feature"],
-                old["side"],
-                threshold_at(old, quality.config, place),
-            )
-        )
+        threshold = threshold_at(old, quality.config, place)
+        result.newly_kept.append(_sample(chosen, document, old["feature"], old["side"], threshold))
     return result
 
 
@@ -145,11 +140,8 @@ class _Chosen(NamedTuple):
 
 
 def _document(chosen: _Chosen, ingest: Artifact) -> dict[str, Any]:
-    return read_row(
-        ingest.file(f"documents/{Path(chosen.file).name}"),
-        chosen.row,
-        ["id", "source_id", "metadata"],
-    )
+    file = ingest.file(f"documents/{Path(chosen.file).name}")
+    return read_row(file, chosen.row, ["id", "source_id", "metadata"])
 
 
 def _sample(
@@ -174,41 +166,38 @@ def _check_lists(quality: Artifact, config: QualityConfig) -> None:
     asked |= {"urls": wanted["urls"]} if config.urls.finds else {}
     for place, one in asked.items():
         under = place.replace(".", "/") + "/"
-        before = (
-            _contents(found.get(place, {})),
-            {n: d for n, d in files.items() if n.startswith(under)},
-        )
-        if before != (_contents(one), {n: d for n, d in own_files.items() if n.startswith(under)}):
+        if _contents(found.get(place, {}), files, under) != _contents(one, own_files, under):
             raise ConfigError(
-                f"quality.{place} is not the list whose hits this run has stored; it takes a run to"
-                " look for others"
+                f"quality.{place} is not the list whose hits this run has stored; look for others"
+                " with a new run"
             )
 
 
-def _contents(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the hits of a list, in plain values."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in ("action", "max_hits", "drops")
-    }
+def _contents(
+    settings: Mapping[str, Any], files: Mapping[str, str], under: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What decides the hits of a list, in plain values: settings, and digests of its files."""
+    judging = ("action", "max_hits", "drops")
+    return (
+        {name: value for name, value in settings.items() if name not in judging},
+        {name: digest for name, digest in files.items() if name.startswith(under)},
+    )
 
 
 def _summarize(
     rows: Sequence[Sequence[Any]], names: Sequence[str]
 ) -> tuple[Replay, list[_Chosen], list[_Chosen]]:
     """The counts, and some documents that would go and that would come back."""
-    result = Replay()
-    before: dict[str, int] = {}
-    after: dict[str, int] = {}
+    result, before, after = Replay(), Counter[str](), Counter[str]()
     dropped: list[_Chosen] = []
     kept: list[_Chosen] = []
     for source, language, old_bit, new_reason, documents, num_bytes, samples in rows:
+        # Bit k belongs to rule k of the run.
         old_reason = None if old_bit is None else names[int(old_bit).bit_length() - 1]
         if old_reason is not None:
-            before[old_reason] = before.get(old_reason, 0) + documents
+            before[old_reason] += documents
         if new_reason is not None:
-            after[new_reason] = after.get(new_reason, 0) + documents
+            after[new_reason] += documents
         for count in (
             result.total,
             result.by_source.setdefault(str(source), Count()),
@@ -225,15 +214,8 @@ def _summarize(
         changed = kept if new_reason is None else dropped
         reason = str(old_reason if new_reason is None else new_reason)
         for one in samples or ():
-            changed.append(
-                _Chosen(
-                    bytes(one["id"]), reason, str(source), str(language), one["file"], one["row"]
-                )
-            )
+            labels = (reason, str(source), str(language))
+            changed.append(_Chosen(bytes(one["id"]), *labels, one["file"], one["row"]))
     order = [*names, *sorted(set(after) - set(names))]
-    result.reasons = {
-        name: (before.get(name, 0), after.get(name, 0))
-        for name in order
-        if name in before or name in after
-    }
+    result.reasons = {n: (before[n], after[n]) for n in order if n in before or n in after}
     return result, sorted(dropped)[:NUM_SAMPLES], sorted(kept)[:NUM_SAMPLES]

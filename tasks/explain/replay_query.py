@@ -7,7 +7,7 @@ DuckDB reads columns in place, on all cores. The query decides as
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from llm_core.config import ConfigError, nearest
 from tasks.quality.config import QualityConfig
@@ -26,6 +26,7 @@ def replay_query(
 ) -> str:
     """Groups of (source, language, bit of the old reason or null, new reason or null, documents,
     bytes, smallest ids with their file and row)."""
+    # x & -x is the lowest bit of x, and bits are in the order of the rules: the first that drops.
     # Rows of the three are the same documents in the same order: joined by position, with no table
     # of ids in memory.
     return f"""
@@ -57,9 +58,7 @@ def kind_expression(config: QualityConfig) -> str:
         return given
     pointer = _text("/" + config.kind_key.replace("~", "~0").replace("/", "~1"))
     own = f"json_extract_string(metadata, {pointer})"
-    return (
-        f"CASE WHEN {own} IN ({', '.join(map(_text, config.by_kind))}) THEN {own} ELSE {given} END"
-    )
+    return f"CASE WHEN {own} IN ({_texts(config.by_kind)}) THEN {own} ELSE {given} END"
 
 
 def reason_expression(book: RuleBook, fields: dict[str, str]) -> str:
@@ -68,19 +67,10 @@ def reason_expression(book: RuleBook, fields: dict[str, str]) -> str:
     cases = []
     for place in book.places():
         rules = [j.rule for j in book.judgements(*place) if j.drops and j.rule.is_on]
-        first = (
-            "CASE "
-            + " ".join(f"WHEN {_breaks(rule, fields)} THEN {_text(rule.name)}" for rule in rules)
-            + " END"
-            if rules
-            else "NULL"
-        )
-        labels = (
-            ("d.source", place.source),
-            ("l.language", place.language),
-            ("d.kind", place.kind),
-        )
-        where = [f"{column} = {_text(label)}" for column, label in labels if label is not None]
+        whens = [f"WHEN {_breaks(rule, fields)} THEN {_text(rule.name)}" for rule in rules]
+        first = f"CASE {' '.join(whens)} END" if rules else "NULL"
+        columns = {"d.source": place.source, "l.language": place.language, "d.kind": place.kind}
+        where = [f"{name} = {_text(label)}" for name, label in columns.items() if label is not None]
         cases.append((len(where), " AND ".join(where), first))
     # The narrowest place first. Every combination has its own, so of two as narrow only one can
     # hold after all narrower ones.
@@ -105,11 +95,9 @@ def _breaks(rule: Rule, fields: dict[str, str]) -> str:
     if rule.applies_to == "segmented":
         conditions.append(f"q.unsegmented_frac < {UNSEGMENTED_FROM!r}")
     elif rule.applies_to == "terminal":
-        conditions.append(
-            f"l.language NOT IN ({', '.join(map(_text, WITHOUT_TERMINAL_PUNCTUATION))})"
-        )
+        conditions.append(f"l.language NOT IN ({_texts(WITHOUT_TERMINAL_PUNCTUATION)})")
     if rule.languages:
-        conditions.append(f"l.language IN ({', '.join(map(_text, rule.languages))})")
+        conditions.append(f"l.language IN ({_texts(rule.languages)})")
     return " AND ".join(conditions)
 
 
@@ -129,7 +117,11 @@ def _table(paths: Sequence[str], options: str = "") -> str:
     """The rows of files and nothing else: DuckDB takes `language=de/` in a path for a column and
     `[1]` for a pattern."""
     literal = [re.sub(r"[\[*?]", r"[\g<0>]", path) for path in paths]
-    return f"read_parquet([{', '.join(map(_text, literal))}], hive_partitioning = false{options})"
+    return f"read_parquet([{_texts(literal)}], hive_partitioning = false{options})"
+
+
+def _texts(values: Iterable[str]) -> str:
+    return ", ".join(map(_text, values))
 
 
 def _text(value: str) -> str:

@@ -1,20 +1,21 @@
-"""Reads the file of a trained fastText model: words, hashed n-grams, rows and outputs, as arrays
-for kernels.
+"""Reads fastText model files, and checks them before fastText's own loader sees them.
 
-Reads the binary format of fastText 0.9, version 12 (src/fasttext.cc `loadModel`, dictionary.cc,
-densematrix.cc, quantmatrix.cc, productquantizer.cc): settings, words and labels, the places of
-hashed n-grams that survived pruning, input rows (quantised ones are written out: some megabytes)
-and output rows. Other files are not read: `read_model` answers None, and fastText itself can apply
-them.
+The binary format of fastText 0.9 (src/fasttext.cc `loadModel`, dictionary.cc, densematrix.cc,
+quantmatrix.cc, productquantizer.cc): settings, words and labels, the places of hashed n-grams that
+survived pruning, input rows, output rows. fastText checks the magic number and no more: sizes that
+a file only claims are allocated, rows that are not there are read, and a division by zero buckets
+ends the process. So a file is walked here first. `read_model` then gives supervised models of
+version 12 as arrays for kernels; fastText itself applies all others.
 
-Cost: some milliseconds per ten thousand words; the file is mapped, so a large matrix is in memory
-once.
+Cost: a second per million words. The file is mapped, and rows are only read where they are asked
+for; quantised ones are then written out.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,21 @@ import numpy as np
 
 HIERARCHICAL_SOFTMAX, SOFTMAX = 1, 3
 """Losses: outputs are the inner nodes of a tree over the labels, or one row for each label."""
-_MAGIC, _VERSION, _SUPERVISED = 793712314, 12, 3
-_CENTROIDS = 256
-_SIZES_AT, _WORDS_AT = 64, 92
-"""Bytes before the word counts, and before the first word; a shorter file is not a model."""
-_LONGEST_NGRAM = 1 << 10
-_MOST_PRUNED_BUCKETS = 1 << 27
+LOSSES, KINDS, SUPERVISED = (1, 2, 3, 4), (1, 2, 3), 3
+MAGIC, VERSIONS = 793712314, (11, 12)
+HEAD = struct.Struct("<2i12id")
+SIZES = struct.Struct("<3i2q")
+ENTRY_END = struct.Struct("<xqb")
+CENTROIDS = 256
+MAX_DIM = 1 << 16
+MAX_NGRAM_CHARS = 1 << 10
+MAX_NGRAMS = 1 << 29
+"""Character n-grams of all words, which fastText lists while it loads."""
+MAX_COUNT = 10**15
+"""Where fastText's Huffman tree begins to take counts for free places."""
+MAX_PRUNED_BUCKETS = 1 << 27
 """A pruned model holds few of its buckets, and each takes five bytes while it is read; fastText's
 default is 2,000,000."""
-_LABEL = 1
-"""What marks an entry of the dictionary as a label."""
 
 
 @dataclass(frozen=True)
@@ -59,133 +65,85 @@ class FastTextModel:
     """float32 [labels or inner nodes, dim]."""
 
 
-def read_labels(path: Path) -> list[str]:
+def load_fasttext(file: Path) -> Any:
+    """The model as the `fasttext` package gives it. Raises ValueError for a damaged model file."""
+    check_fasttext(file)
+    import fasttext
+
+    return fasttext.load_model(str(file))
+
+
+def check_fasttext(file: Path) -> None:
+    """Raises ValueError where fastText's loader would read what is not there, or fail without a
+    word."""
+    model = _Walk(file)
+    # fastText marks both ends of a word with a letter.
+    letters = sum(len(word) + 2 for word in model.words)
+    if letters * max(model.longest - max(model.shortest, 1) + 1, 0) > MAX_NGRAMS:
+        raise ValueError("its words are too long for its n-grams")
+    model.walk_tables()
+
+
+def read_labels(file: Path) -> list[str]:
     """The labels of any supervised fastText model, without the prefix. Raises ValueError for a file
-    that is none."""
-    if path.stat().st_size < _WORDS_AT:
-        raise ValueError("not a fastText model")
-    labels = []
-    # Models of many languages have gigabytes of rows behind their words.
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if int.from_bytes(data[:4], "little") != _MAGIC:
-            raise ValueError("not a fastText model")
-        at = _WORDS_AT
-        for _ in range(int.from_bytes(data[_SIZES_AT : _SIZES_AT + 4], "little")):
-            start, end = at, data.find(b"\0", at)
-            at = end + 10  # a count of eight bytes and the kind of entry
-            if end < 0 or at > len(data):
-                raise ValueError("its words end early")
-            if data[at - 1] == _LABEL:
-                labels.append(data[start:end].decode("utf-8", "replace").removeprefix("__label__"))
+    that is not one."""
+    # Models of many languages have gigabytes of rows behind their words, so the walk ends here.
+    labels = _Walk(file).labels
     if not labels:
         raise ValueError("it has no labels")
-    return labels
+    return [label.removeprefix("__label__") for label in labels]
 
 
-class _Reader:
-    def __init__(self, data: Any) -> None:
-        self.data, self.at = data, 0
-
-    def array(self, kind: str, count: int) -> np.ndarray:
-        if not 0 <= count <= len(self.data):
-            raise ValueError(f"a table of {count} numbers is longer than the file")
-        found = np.frombuffer(self.data, kind, count, self.at)
-        self.at += found.nbytes
-        return found
-
-    def number(self, kind: str) -> int:
-        return int(self.array(kind, 1)[0])
-
-    def word(self) -> bytes:
-        end = self.data.find(b"\0", self.at)
-        if end < 0:
-            raise ValueError("a word does not end")
-        found = bytes(self.data[self.at : end])
-        self.at = end + 1
-        return found
-
-
-def read_model(path: Path, loss: int, most_word_ngrams: int = 1 << 30) -> FastTextModel | None:
+def read_model(file: Path, loss: int, most_word_ngrams: int = 1 << 30) -> FastTextModel | None:
     """The model in a file, or None where it is not a supervised model of version 12 with this loss
     and n-grams of so many words.
 
-    Raises ValueError or IndexError for a damaged file of such a model.
+    Raises ValueError for a damaged file of such a model.
     """
-    if path.stat().st_size < _SIZES_AT:
-        return None
-    with path.open("rb") as stream:
-        # Never closed by hand: the frames of an error still point into it. All arrays of the model
-        # are copies.
-        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-    return _read(_Reader(data), loss, most_word_ngrams)
+    from tasks.kernels.models.fasttext_rows import fill_slots, lines
 
-
-def _read(reader: _Reader, wanted_loss: int, most_word_ngrams: int) -> FastTextModel | None:
-    from tasks.kernels.models.fasttext_rows import fill_slots
-
-    if (reader.number("<i4"), reader.number("<i4")) != (_MAGIC, _VERSION):
+    with file.open("rb") as stream:
+        head = stream.read(HEAD.size)
+    if len(head) < HEAD.size:
         return None
-    dim, _, _, _, _, word_ngrams, loss, kind, buckets, shortest, longest, _ = reader.array(
-        "<i4", 12
-    ).tolist()
-    reader.number("<f8")
-    if loss != wanted_loss or kind != _SUPERVISED or not 1 <= word_ngrams <= most_word_ngrams:
+    magic, version, *_, word_ngrams, own_loss, kind, _, _, _, _, _ = HEAD.unpack(head)
+    if (magic, version, own_loss, kind) != (MAGIC, VERSIONS[-1], loss, SUPERVISED):
         return None
-    size, num_words, _ = reader.array("<i4", 3).tolist()
-    _, num_places = reader.array("<i8", 2).tolist()
-    # The kernels go by these without a further look. Rows bound the buckets of a model that is not
-    # pruned.
-    is_vast = num_places >= 0 and buckets > _MOST_PRUNED_BUCKETS
-    if dim < 1 or not 0 <= num_words <= size or buckets < 0 or is_vast or longest > _LONGEST_NGRAM:
-        raise ValueError("its sizes are none of a model")
-    words, counts = [], []
-    for _ in range(size):
-        words.append(reader.word())
-        counts.append(reader.number("<i8"))
-        reader.number("<i1")
-    pairs = reader.array("<i4", 2 * max(num_places, 0)).reshape(-1, 2).copy()
-    places = np.full(buckets if num_places >= 0 else 0, -1, np.int32)
-    places[pairs[:, 0]] = pairs[:, 1]
-    quantised = bool(reader.number("<u1"))
-    rows = _quantised_rows(reader) if quantised else _dense_rows(reader)
-    outputs = _quantised_rows(reader) if reader.number("<u1") and quantised else _dense_rows(reader)
-    ends = np.cumsum([len(word) for word in words[:num_words]], dtype=np.int64)
-    letters = np.frombuffer(b"".join(words[:num_words]) + bytes(8), np.uint8)
+    if not 1 <= word_ngrams <= most_word_ngrams:
+        return None
+    model = _Walk(file)
+    pruned, dense_rows, outputs = model.walk_tables()
+    num_words, ends = len(model.words), np.cumsum([len(word) for word in model.words], dtype=int)
+    letters = np.frombuffer(b"".join(model.words) + bytes(8), np.uint8)
     slots = np.full(1 << max(4, (2 * num_words).bit_length()), -1, np.int32)
     fill_slots(letters, ends, slots)
-    end_of_line = words.index(b"</s>", 0, num_words) if b"</s>" in words[:num_words] else -1
+    end_of_line = model.words.index(b"</s>") if b"</s>" in model.words else -1
+    buckets = max(model.buckets, 1)
     # Without n-grams fastText reads words alone, however short an n-gram could be.
-    lengths = np.array([shortest, longest, max(buckets, 1), end_of_line, word_ngrams], np.int64)
-    hashed = max(buckets, 1) if longest > 0 or word_ngrams > 1 else 0
-    num_rows = num_words + (pairs[:, 1].max(initial=-1) + 1 if num_places >= 0 else hashed)
-    num_labels = size - num_words
-    if (
-        rows.shape[1] != dim
-        or outputs.shape[1] != dim
-        or len(outputs) < num_labels - (loss == HIERARCHICAL_SOFTMAX)
-        or len(rows) < num_rows
-        or pairs.min(initial=0) < 0
-    ):
-        raise ValueError("its tables do not fit each other")
-    names = tuple(word.decode() for word in words[num_words:])
-    survived = np.flatnonzero(places >= 0)
-    order = (
-        np.concatenate([np.arange(num_words), num_words + places[survived]])
-        if num_places >= 0
-        else slice(None)
-    )
+    lengths = [model.shortest, model.longest, buckets, end_of_line, word_ngrams]
+    survived, rows = np.zeros(0, np.int64), dense_rows()
+    if pruned is not None:
+        if model.buckets > MAX_PRUNED_BUCKETS:
+            raise ValueError(f"it has {model.buckets} buckets, which is too many to prune")
+        places = np.full(model.buckets, -1, np.int32)
+        places[pruned[:, 0]] = pruned[:, 1]
+        survived = np.flatnonzero(places >= 0)
+        rows = rows[np.concatenate([np.arange(num_words), num_words + places[survived]])]
+    in_lines = lines(*rows.shape)
+    in_lines[:, : model.dim] = rows
     return FastTextModel(
-        names,
-        tuple(counts[num_words:]),
+        tuple(model.labels),
+        tuple(model.label_counts),
         (slots, letters, ends),
-        lengths,
-        _survivors(survived, places.size),
-        _in_lines(rows[order]),
-        outputs,
+        np.array(lengths, np.int64),
+        _bits(survived, 0 if pruned is None else model.buckets),
+        in_lines,
+        outputs(),
     )
 
 
-def _survivors(survived: np.ndarray, buckets: int) -> tuple[np.ndarray, np.ndarray]:
+def _bits(survived: np.ndarray, buckets: int) -> tuple[np.ndarray, np.ndarray]:
+    """`FastTextModel.grams` of the buckets that survived, in order."""
     bits = np.zeros(-(-buckets // 64) * 8, np.uint8)
     np.bitwise_or.at(bits, survived >> 3, (1 << (survived & 7)).astype(np.uint8))
     words = bits.view("<u8").astype(np.uint64)
@@ -193,38 +151,125 @@ def _survivors(survived: np.ndarray, buckets: int) -> tuple[np.ndarray, np.ndarr
     return words, before
 
 
-def _in_lines(rows: np.ndarray) -> np.ndarray:
-    from tasks.kernels.models.fasttext_rows import lines
+class _Walk:
+    """A model file that is read in order and never past its end. Raises ValueError for damage."""
 
-    found = lines(*rows.shape)
-    found[:, : rows.shape[1]] = rows
-    return found
+    def __init__(self, file: Path) -> None:
+        """Read the settings, words and labels."""
+        if file.stat().st_size < HEAD.size + SIZES.size:
+            raise ValueError("not a fastText model")
+        with file.open("rb") as stream:
+            # Never closed by hand: arrays, also those in the frames of an error, point into it.
+            self._data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        magic, version, self.dim, _, _, _, _, self.word_ngrams, *rest = HEAD.unpack_from(self._data)
+        self.loss, kind, self.buckets, self.shortest, self.longest, _, _ = rest
+        if magic != MAGIC or version not in VERSIONS:
+            raise ValueError("not a fastText model of version 11 or 12")
+        if (
+            not 1 <= self.dim <= MAX_DIM
+            or self.loss not in LOSSES
+            or kind not in KINDS
+            or self.buckets < 0
+            or self.longest > MAX_NGRAM_CHARS
+        ):
+            raise ValueError("its settings are not those of a model")
+        self.is_supervised = kind == SUPERVISED
+        if version == VERSIONS[0] and self.is_supervised:
+            self.longest = 0  # as fastText reads it
+        size, num_words, num_labels, _, self._num_pairs = SIZES.unpack_from(self._data, HEAD.size)
+        if min(num_words, num_labels, self._num_pairs + 1) < 0 or size != num_words + num_labels:
+            raise ValueError("its numbers of words and labels contradict each other")
+        self._at = HEAD.size + SIZES.size
+        self.words, self.labels, self.label_counts = list[bytes](), list[str](), list[int]()
+        for number in range(size):
+            self._read_entry(number, is_label=number >= num_words)
 
+    def _read_entry(self, number: int, is_label: bool) -> None:
+        end = self._data.find(b"\0", self._at)
+        if not 0 <= end <= len(self._data) - ENTRY_END.size:
+            raise ValueError("its words end early")
+        name = self._data[self._at : end]
+        count, kind = ENTRY_END.unpack_from(self._data, end)
+        self._at = end + ENTRY_END.size
+        if kind != is_label or not 0 <= count < MAX_COUNT:
+            raise ValueError(f"entry {number} of its words is not that of a model")
+        if is_label:
+            self.labels.append(name.decode())  # UnicodeDecodeError is a ValueError
+            self.label_counts.append(count)
+        else:
+            self.words.append(name)
 
-def _dense_rows(reader: _Reader) -> np.ndarray:
-    count, dim = reader.array("<i8", 2).tolist()
-    return np.array(
-        reader.array("<f4", count * dim).reshape(count, dim), np.float32
-    )  # aligned, unlike the file
+    def walk_tables(
+        self,
+    ) -> tuple[np.ndarray | None, Callable[[], np.ndarray], Callable[[], np.ndarray]]:
+        """(bucket and row of each n-gram that survived pruning, or None where all did; two
+        functions, which give the rows and the outputs)."""
+        pairs = self._array("<i4", 2 * max(self._num_pairs, 0)).reshape(-1, 2)
+        is_pruned = self._num_pairs >= 0
+        if pairs.min(initial=0) < 0 or pairs[:, 0].max(initial=-1) >= self.buckets:
+            raise ValueError("its n-grams are in no bucket")
+        has_ngrams = self.longest > 0 or self.word_ngrams > 1
+        if has_ngrams and self.buckets == 0:
+            raise ValueError("it has n-grams and no buckets for them")
+        is_quantised = bool(self._number("<u1"))
+        if is_pruned and not is_quantised:
+            raise ValueError("its n-grams are pruned and its rows are not quantised")
+        num_rows, rows = self._matrix(is_quantised)
+        hashed = self.buckets if has_ngrams else 0
+        if num_rows < len(self.words) + (pairs[:, 1].max(initial=-1) + 1 if is_pruned else hashed):
+            raise ValueError(f"it has {num_rows} rows, too few for its words and n-grams")
+        num_outputs, outputs = self._matrix(bool(self._number("<u1")) and is_quantised)
+        targets = len(self.labels) if self.is_supervised else len(self.words)
+        # The inner nodes of a tree over n leaves are n - 1.
+        if targets < 1 or num_outputs < targets - (self.loss == HIERARCHICAL_SOFTMAX):
+            raise ValueError(f"it has {num_outputs} outputs for {targets} labels or words")
+        return pairs if is_pruned else None, rows, outputs
 
+    def _matrix(self, is_quantised: bool) -> tuple[int, Callable[[], np.ndarray]]:
+        """The number of rows, and what gives them as float32.
 
-def _quantised_rows(reader: _Reader) -> np.ndarray:
-    """Product quantisation (Jégou et al. 2011) written out: each part of a row is a centroid, times
-    the row's norm."""
-    has_norms = bool(reader.number("<u1"))
-    count, _ = reader.array("<i8", 2).tolist()
-    codes = reader.array("<u1", reader.number("<i4")).reshape(count, -1)
-    parts = _centroids(reader)
-    rows = np.concatenate([part[codes[:, i]] for i, part in enumerate(parts)], axis=1)
-    if has_norms:
-        norm_codes = reader.array("<u1", count)
-        rows *= _centroids(reader)[0][norm_codes]
-    return np.ascontiguousarray(rows, np.float32)
+        Product quantisation (Jégou et al. 2011): each part of a row is a centroid, times the row's
+        norm.
+        """
+        has_norms = is_quantised and bool(self._number("<u1"))
+        num_rows, width = self._array("<i8", 2).tolist()
+        if num_rows < 0 or width != self.dim:
+            raise ValueError("its tables do not fit each other")
+        if not is_quantised:
+            values = self._array("<f4", num_rows * width).reshape(num_rows, width)
+            return num_rows, lambda: np.array(values, np.float32)  # aligned, unlike the file
+        codes = self._array("<u1", self._number("<i4"))
+        parts = self._centroids(width)
+        if len(codes) != num_rows * len(parts):
+            raise ValueError("its quantised rows do not fit their centroids")
+        codes = codes.reshape(num_rows, len(parts))
+        norms = (self._array("<u1", num_rows), *self._centroids(1)) if has_norms else None
 
+        def written_out() -> np.ndarray:
+            rows = np.concatenate([part[codes[:, i]] for i, part in enumerate(parts)], axis=1)
+            return rows if norms is None else rows * norms[1][norms[0]]
 
-def _centroids(reader: _Reader) -> Sequence[np.ndarray]:
-    dim, num_parts, width, last_width = reader.array("<i4", 4).tolist()
-    values = reader.array("<f4", dim * _CENTROIDS)
-    cut = (num_parts - 1) * _CENTROIDS * width
-    whole = values[:cut].reshape(num_parts - 1, _CENTROIDS, width)
-    return [*whole, values[cut:].reshape(_CENTROIDS, last_width)]
+        return num_rows, written_out
+
+    def _centroids(self, dim: int) -> list[np.ndarray]:
+        """The centroids of each part that a row is cut into; the last part may be shorter."""
+        width, num_parts, part, last_part = self._array("<i4", 4).tolist()
+        cut = (num_parts - 1) * part
+        if width != dim or part < 1 or num_parts != -(-dim // part) or last_part != dim - cut:
+            raise ValueError("its centroids do not fit its rows")
+        values = self._array("<f4", dim * CENTROIDS)
+        whole, last = np.split(values, [cut * CENTROIDS])
+        whole = whole.reshape(num_parts - 1, CENTROIDS, part)
+        return [*whole, last.reshape(CENTROIDS, last_part)]
+
+    def _number(self, kind: str) -> int:
+        return int(self._array(kind, 1)[0])
+
+    def _array(self, kind: str, count: int) -> np.ndarray:
+        """The next numbers, where they are in the file."""
+        num_bytes = count * np.dtype(kind).itemsize
+        if not 0 <= num_bytes <= len(self._data) - self._at:
+            raise ValueError("a table is longer than the file")
+        found = np.frombuffer(self._data, kind, count, self._at)
+        self._at += num_bytes
+        return found

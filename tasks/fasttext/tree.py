@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.fasttext.files import HIERARCHICAL_SOFTMAX, FastTextModel, read_model
+from tasks.fasttext.files import HIERARCHICAL_SOFTMAX, MAX_COUNT, FastTextModel, read_model
 
 
 @dataclass(frozen=True)
@@ -51,25 +51,11 @@ def label_prefixes(
     begins, ends = texts[1:]
     count, model = len(ends), tree.model
     found = np.zeros(count, np.int64), np.zeros(count, np.float32), np.zeros(count, np.int64)
-    room = make_room(
-        int((ends - begins[:count]).max(initial=0)),
-        model.lengths,
-        model.rows.shape[1],
-        len(tree.labels),
-    )
-    nodes = tree.nodes, tree.children
-    tables = model.words, model.lengths, model.grams, model.rows
-    best_labels(
-        *texts,
-        scripts,
-        char_table(tuple(marks)),
-        *tables,
-        nodes,
-        written.view(np.uint8),
-        arabic,
-        room,
-        found,
-    )
+    longest = int((ends - begins[:count]).max(initial=0))
+    room = make_room(longest, model.lengths, model.rows.shape[1], len(tree.labels))
+    tables = model.words, model.lengths, model.grams, model.rows, (tree.nodes, tree.children)
+    letters, allowed = char_table(tuple(marks)), written.view(np.uint8)
+    best_labels(*texts, scripts, letters, *tables, allowed, arabic, room, found)
     return found
 
 
@@ -77,7 +63,7 @@ def read_tree(path: Path) -> SoftmaxTree | None:
     """The model in a file, or None where it is not a version 12 model with a softmax tree over
     words and character n-grams.
 
-    Raises ValueError or IndexError for a damaged file of such a model.
+    Raises ValueError for a damaged file of such a model.
     """
     model = read_model(path, HIERARCHICAL_SOFTMAX, most_word_ngrams=1)
     if model is None:
@@ -89,7 +75,8 @@ def read_tree(path: Path) -> SoftmaxTree | None:
 def _huffman_tree(counts: Sequence[int]) -> np.ndarray:
     """int64 [inner nodes, 2]: left and right of each, by counts that fall; ties as in fastText."""
     leaves = len(counts)
-    weights = [*counts, *[10**15] * (leaves - 1)]
+    # Every count is below MAX_COUNT, so a node that is not made yet is never taken.
+    weights = [*counts, *[MAX_COUNT] * (leaves - 1)]
     children = np.zeros((leaves - 1, 2), np.int64)
     leaf, node = leaves - 1, leaves
     for parent in range(leaves, 2 * leaves - 1):
@@ -98,7 +85,5 @@ def _huffman_tree(counts: Sequence[int]) -> np.ndarray:
                 children[parent - leaves, side], leaf = leaf, leaf - 1
             else:
                 children[parent - leaves, side], node = node, node + 1
-        if children[parent - leaves].max() >= parent:
-            raise ValueError("the counts of its labels are none that fall")
         weights[parent] = sum(weights[child] for child in children[parent - leaves].tolist())
     return children

@@ -34,13 +34,14 @@ def estimate_lost(files: Sequence[FileExtent]) -> int:
     whole = [file for file in files if not file.breaks]
     lost = 0
     for file in files:
-        if file.breaks:
-            alike = [other for other in whole if other.format == file.format]
-            density = _own_density(file) or _density(alike or whole)
-            if file.lost_bytes is None:
-                lost += max(0, int(file.size_bytes * density) - file.records)
-            else:
-                lost += max(0, int(file.lost_bytes * density) - file.breaks)
+        if not file.breaks:
+            continue
+        alike = [other for other in whole if other.format == file.format]
+        density = _own_density(file) or _density(alike or whole)
+        held_bytes, counted = file.lost_bytes, file.breaks
+        if held_bytes is None:  # how far it was read is unknown
+            held_bytes, counted = file.size_bytes, file.records
+        lost += max(0, int(held_bytes * density) - counted)
     return lost
 
 

@@ -61,14 +61,7 @@ class RowReader:
         self._source, self._config, self._html, self._sandbox = source, config, html, sandbox
         self._limits = limits
         # A column that is null has no name that a record could use.
-        columns: tuple[Any, ...] = (
-            config.source_column,
-            config.id_column,
-            config.url_column,
-            config.language_column,
-            config.added_column,
-        )
-        self._columns = columns
+        self._columns: tuple[Any, ...] = config.mapped_columns()[1:]
 
     def read(self, record: Record) -> Row | str | Fault:
         """A row, or a drop reason, or a fault. Takes the record's values apart."""
@@ -77,11 +70,8 @@ class RowReader:
         except NestedTooDeeply:
             return Fault(record.line, record.byte_offset, TOO_DEEP)
         except (RecursionError, ArithmeticError) as error:
-            return Fault(
-                record.line,
-                record.byte_offset,
-                f"wrong type: {type(error).__name__} where a value becomes JSON",
-            )
+            what = f"wrong type: {type(error).__name__} where a value becomes JSON"
+            return Fault(record.line, record.byte_offset, what)
 
     def _read(self, record: Record) -> Row | str | Fault:
         config, values = self._config, record.values
@@ -119,68 +109,53 @@ class RowReader:
         meanings = [values.get(column) for column in self._columns]
         for column in self._columns:
             values.pop(column, None)
-        for i, value in enumerate(meanings):
-            if value is not None and type(value) is not str:
-                meanings[i] = _as_text(value)
-        row_source, source_id, url, language, added_at = meanings
-        metadata = metadata_json(values)
-        license_name = license_name if isinstance(license_name, str) else None
+        source_id, url, language, added_at, source = [
+            value if value is None or type(value) is str else _as_text(value) for value in meanings
+        ]
         return Row(
             encoded,
-            row_source or self._source,
+            source or self._source,
             source_id,
             url,
             language,
             added_at,
-            metadata,
-            license_name,
+            metadata_json(values),
+            license_name if isinstance(license_name, str) else None,
             repairs,
         )
 
     def source_id(self, record: Record) -> str | None:
         """The record's own id as a document has it, None if nested too deeply; asked for before
         `read` takes the values apart."""
+        column = self._config.id_column
         try:
-            return (
-                _as_text(record.values.get(self._config.id_column))
-                if self._config.id_column
-                else None
-            )
+            return _as_text(record.values.get(column)) if column else None
         except NestedTooDeeply:
             return None
 
     def _find_text(self, value: Any, record: Record) -> tuple[str, PageText | None] | Fault:
-        if isinstance(value, bytes):
-            if self._config.text_kind == "html":
-                value = Encoded(value, None, True)
-            else:
-                try:
-                    value = value.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    return Fault(
-                        record.line,
-                        record.byte_offset,
-                        f"invalid UTF-8: byte 0x{value[error.start]:02x}",
-                    )
-        if isinstance(value, str):
-            if self._config.text_kind == "plain":
+        column, is_html = self._config.text_column, self._config.text_kind == "html"
+        try:
+            if isinstance(value, bytes) and not is_html:
+                return value.decode("utf-8"), None
+            if isinstance(value, str) and not is_html:
                 return value, None
-            value = Encoded(value.encode("utf-8", "replace"), "utf-8", True)
-        if isinstance(value, Encoded):
-            try:
+            if isinstance(value, bytes):
+                value = Encoded(value, None, True)
+            elif isinstance(value, str):
+                value = Encoded(value.encode("utf-8", "replace"), "utf-8", True)
+            if isinstance(value, Encoded):
                 page = extract(value, self._sandbox, self._html.main_content, self._limits)
-            except BrokenPage as error:
-                return Fault(record.line, record.byte_offset, str(error))
-            except OutOfBounds as error:
-                return Fault(record.line, record.byte_offset, f"page out of bounds: {error}")
-            return page.text, page
-        column = self._config.text_column
-        if value is _MISSING:
-            what = f"column {column} is missing"
-        elif value is None:
-            what = f"column {column} is null"
-        else:
+                return page.text, page
             what = f"wrong type: column {column} is {json_type(value)}, not text"
+            if value is None or value is _MISSING:
+                what = f"column {column} is {'missing' if value is _MISSING else 'null'}"
+        except UnicodeDecodeError as error:
+            what = f"invalid UTF-8: byte 0x{value[error.start]:02x}"
+        except BrokenPage as error:
+            what = str(error)
+        except OutOfBounds as error:
+            what = f"page out of bounds: {error}"
         return Fault(record.line, record.byte_offset, what)
 
 
@@ -208,16 +183,14 @@ def metadata_json(values: Mapping[str, Any]) -> bytes:
         return b"{}"
     try:
         return orjson.dumps(values, option=DUMP_OPTIONS, default=_plain)
-    except (
-        orjson.JSONEncodeError
-    ):  # integers beyond 64 bits, keys that are not texts, more than MAX_NESTING levels
+    # Integers beyond 64 bits, keys that are not texts, or more than MAX_NESTING levels.
+    except orjson.JSONEncodeError:
         _require_shallow(values)
     try:
         return _dump(values)
-    except ValueError:
-        return _dump(
-            json.loads(json.dumps(values, default=_plain), parse_constant=lambda name: None)
-        )
+    except ValueError:  # NaN and infinity, which become null
+        text = json.dumps(values, default=_plain)
+        return _dump(json.loads(text, parse_constant=lambda name: None))
 
 
 def _require_shallow(values: Mapping[str, Any]) -> None:

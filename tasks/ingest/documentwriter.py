@@ -34,7 +34,6 @@ class DocumentWriter:
         self._begin_file()
 
     def add(self, document_id: bytes, row: Row) -> None:
-        """Take a row."""
         held = len(row.text) + len(row.metadata) + ROW_BYTES
         if self._ids and self._held_bytes + held > self._max_bytes:
             self.close()
@@ -44,14 +43,11 @@ class DocumentWriter:
         self._held_bytes += held
 
     def close(self) -> None:
-        """Write what is held."""
         if not self._ids:
             return
-        held = self._columns
+        held, ids = self._columns, pa.py_buffer(b"".join(self._ids))
         made = {
-            "id": pa.Array.from_buffers(
-                ID, len(self._ids), [None, pa.py_buffer(b"".join(self._ids))]
-            ),
+            "id": pa.Array.from_buffers(ID, len(self._ids), [None, ids]),
             "text": join_utf8(held.text, pa.large_string(), np.int64),
             "metadata": join_utf8(held.metadata, pa.string(), np.int32),
         }
@@ -79,8 +75,5 @@ def join_utf8(
     """A text column of values that are UTF-8 already: Arrow would look at every byte once more."""
     ends = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
-    return pa.Array.from_buffers(
-        kind,
-        len(values),
-        [None, pa.py_buffer(ends.astype(offsets)), pa.py_buffer(b"".join(values))],
-    )
+    buffers = [None, pa.py_buffer(ends.astype(offsets)), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(kind, len(values), buffers)

@@ -50,7 +50,6 @@ class DroppedRecords:
         self._writer.close()
 
     def add(self, *row: Any) -> None:
-        """Take one record."""
         self._rows.append(row)
         if len(self._rows) == ROWS_PER_GROUP:
             self._write()
@@ -58,11 +57,8 @@ class DroppedRecords:
     def _write(self) -> None:
         if not self._rows:
             return
-        columns = zip(*self._rows, strict=True)
-        arrays = [
-            pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)
-        ]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA))
+        columns = map(list, zip(*self._rows, strict=True))
+        self._writer.write_table(pa.table(list(columns), schema=SCHEMA))
         self._rows = []
 
 

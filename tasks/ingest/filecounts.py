@@ -10,8 +10,6 @@ from tasks.readers import Fault
 
 
 class FileCounts:
-    """What became of the records of a file."""
-
     def __init__(self) -> None:
         self.kept = self.bytes = 0
         self.dropped = Counter({"EMPTY": 0, "EXCLUDED": 0})
@@ -35,7 +33,6 @@ class FileCounts:
             self.repaired.update(set(repairs))
 
     def counters(self) -> dict[str, Any]:
-        """All of it, by the names of the contract."""
         quarantined = sum(self.quarantined.values())
         return {
             "read": self.kept + sum(self.dropped.values()) + quarantined,

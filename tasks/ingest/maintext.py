@@ -25,7 +25,7 @@ import html
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, product
+from itertools import product
 from typing import NamedTuple
 
 from resiliparse.extract.html2text import extract_plain_text
@@ -69,10 +69,7 @@ CONTROL_REFERENCE = re.compile(
 )
 CODES = {
     2: list(string.digits),
-    3: [
-        "".join(pair)
-        for pair in product(string.ascii_letters, string.ascii_letters + string.digits)
-    ],
+    3: [a + b for a in string.ascii_letters for b in string.ascii_letters + string.digits],
 }
 """What follows the control character, by the number of bytes that are spelled."""
 
@@ -108,17 +105,14 @@ def keep_lone_characters(page: str, read: Callable[[str], tuple[str, str]]) -> t
     nodes = {source: node for source in dict.fromkeys(sources) if (node := _lost_node(source))}
     if not nodes:
         return read(page)
-    control, codes = (
-        _unused_control(page),
-        _codes({node.character: None for node in nodes.values()}),
-    )
+    control = _unused_control(page)
+    codes = _codes(dict.fromkeys(node.character for node in nodes.values()))
     spellings = {source: f">{source}<" for source in sources}
     titles, texts = [], []
     for number in range(len(next(iter(codes.values())))):
         for source, node in nodes.items():
-            spellings[source] = (
-                f">{node.before}{control}{codes[node.character][number]}{node.after}<"
-            )
+            code = codes[node.character][number]
+            spellings[source] = f">{node.before}{control}{code}{node.after}<"
         pieces[1::2] = [spellings[source] for source in sources]
         title, text = read("".join(pieces)[1:-1])
         titles.append(title.split(control))
@@ -157,11 +151,10 @@ def _codes(characters: Iterable[str]) -> dict[str, tuple[str, ...]]:
     rounds = 1
     while any(len(CODES[size]) ** rounds < len(group) for size, group in by_bytes.items()):
         rounds += 1
-    coded = (
-        zip(group, product(CODES[size], repeat=rounds), strict=False)
-        for size, group in by_bytes.items()
-    )
-    return dict(chain.from_iterable(coded))
+    coded: dict[str, tuple[str, ...]] = {}
+    for size, group in by_bytes.items():
+        coded |= zip(group, product(CODES[size], repeat=rounds), strict=False)
+    return coded
 
 
 def _unused_control(page: str) -> str:

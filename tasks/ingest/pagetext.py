@@ -141,7 +141,7 @@ def _undo_one(data: bytes, coding: str, max_bytes: int) -> bytes:
             return _read_up_to(stream_io.ZstdReader(io.BytesIO(data)), max_bytes)
         case "chunked":
             return _join_chunks(data)
-    raise BrokenPage("broken HTTP: an encoding of the body that nobody knows")
+    raise BrokenPage("broken HTTP: the body has an unknown encoding")
 
 
 def _inflate(data: bytes, window_bits: int, max_bytes: int) -> bytes:

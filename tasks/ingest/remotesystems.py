@@ -17,9 +17,9 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 PUBLIC, PRIVATE, HERE = range(3)
 """How near an address is: anywhere, in this network, on this machine or its link."""
@@ -107,7 +107,7 @@ class Connections:
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
         self._host = parts.hostname or ""
-        self._limit = nearness_of_host(self._host, parts.port or 443)
+        self._limit = nearness_of_host(self._host, _port(parts))
 
     def socket(self, addr_info: tuple[Any, ...]) -> socket.socket:
         """What aiohttp connects with, once a name has become an address. Raises
@@ -159,31 +159,74 @@ def _web_folders() -> Any:
 def _guard_hub(endpoint: str) -> None:
     """Check every request that huggingface_hub makes from now on, redirects and pages of listings
     among them."""
-    from huggingface_hub import set_client_factory
+    from huggingface_hub import constants, set_client_factory
     from huggingface_hub.utils._http import default_client_factory
 
-    def check(request: Any) -> None:
-        check_hub_request(request, endpoint)
+    guard = HubConnections(endpoint)
 
     def client() -> Any:
         made = default_client_factory()
-        made.event_hooks = {**made.event_hooks, "request": [*made.event_hooks["request"], check]}
+        hooks = [*made.event_hooks["request"], guard.check]
+        made.event_hooks = {**made.event_hooks, "request": hooks}
         return made
 
     set_client_factory(client)
+    # That library connects by itself, to hosts that the hub names.
+    constants.HF_HUB_DISABLE_XET = True
 
 
-def check_hub_request(
-    request: Any, endpoint: str, look_up: Callable[[str, int], int] = nearness_of_host
-) -> None:
-    """Raise RefusedConnection for a request that shows the token to another host, or leads nearer
-    than the hub."""
-    hub, asked = urlsplit(endpoint), urlsplit(str(request.url))
-    host = hub.hostname or ""
-    ports = [parts.port or (443 if parts.scheme == "https" else 80) for parts in (hub, asked)]
-    if asked.hostname == host and (ports[0] == ports[1] or asked.scheme == "https"):
-        return
-    if "authorization" in request.headers:
-        raise RefusedConnection(f"{host} names another host, which must not see your token")
-    if (near := look_up(asked.hostname or "", ports[1])) > look_up(host, ports[0]):
-        raise _refusal(host, near)
+class HubConnections:
+    """Requests to a hub, and to where it leads as long as that is not nearer.
+
+    The name of a host is looked up again where a connection is made, and may then have another
+    address. So the address that was connected to is checked too, before a byte is sent. Behind a
+    proxy there is no such address: the proxy decides what it connects to.
+    """
+
+    def __init__(
+        self, endpoint: str, look_up: Callable[[str, int], int] = nearness_of_host
+    ) -> None:
+        self._hub, self._look_up = urlsplit(endpoint), look_up
+        self._host = self._hub.hostname or ""
+        self._limit = look_up(self._host, _port(self._hub))
+
+    def check(self, request: Any) -> None:
+        """Raise RefusedConnection for a request that shows the token to another host, or leads
+        nearer than the hub; let its connection be checked."""
+        asked = urlsplit(str(request.url))
+        is_hub = asked.hostname == self._host and (
+            _port(asked) == _port(self._hub) or asked.scheme == "https"
+        )
+        if not is_hub:
+            if "authorization" in request.headers:
+                raise RefusedConnection(
+                    f"{self._host} names another host, which must not see your token"
+                )
+            self._require_far(self._look_up(asked.hostname or "", _port(asked)))
+        request.extensions = {**request.extensions, "trace": self._check_connections(request)}
+
+    def _check_connections(self, request: Any) -> Callable[[str, Mapping[str, Any]], None]:
+        """What httpx calls while a request makes its connection."""
+        is_proxy = False
+
+        def trace(event: str, facts: Mapping[str, Any]) -> None:
+            nonlocal is_proxy
+            if event.endswith("connect_tcp.started"):
+                is_proxy = facts["host"] != request.url.raw_host.decode("ascii")
+            elif event.endswith("connect_tcp.complete") and not is_proxy:
+                connection = facts["return_value"]
+                try:
+                    self._require_far(nearness_of(connection.get_extra_info("server_addr")))
+                except BaseException:
+                    connection.close()
+                    raise
+
+        return trace
+
+    def _require_far(self, near: int) -> None:
+        if near > self._limit:
+            raise _refusal(self._host, near)
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)

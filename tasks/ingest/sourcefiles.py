@@ -57,26 +57,21 @@ def list_files(
     if len(remote) < len(paths) or root is not None:
         here = next((path for path in paths if not is_remote(path)), f"root={root}")
         raise ConfigError(
-            f"{where}.paths: {remote[0]} and {here} have no root in common; make two of"
-            " source.sources of them"
+            f"{where}.paths: {remote[0]} and {here} have no root in common; make each a source of"
+            " its own under source.sources"
         )
     top = Path(os.path.commonpath([base_of(path) for path in remote]))
     listed = [list_remote(path, where, form) for path in remote]
     found = {file.place.relative_to(top).as_posix(): file for files, _ in listed for file in files}
-    left_out = {
-        place.relative_to(top).as_posix() for _, places in listed for place in places
-    } - found.keys()
+    places = (place for _, others in listed for place in others)
+    left_out = {place.relative_to(top).as_posix() for place in places} - found.keys()
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        fetches = {
-            relative: pool.submit(fetch, found[relative], cache, where)
-            for relative in sorted(found)
-        }
+        fetches = {name: pool.submit(fetch, found[name], cache, where) for name in sorted(found)}
         try:
-            return Listing(
-                {relative: future.result() for relative, future in fetches.items()},
-                sorted(left_out),
-            )
+            files = {name: future.result() for name, future in fetches.items()}
+            return Listing(files, sorted(left_out))
         except BaseException:
+            # What runs is waited for, what waits is not begun.
             pool.shutdown(cancel_futures=True)
             raise
 
@@ -123,21 +118,19 @@ def _list_local(paths: Sequence[str], root: Path | None, where: str, form: str |
                 ) from error
             except ValueError as error:
                 raise ConfigError(
-                    f"{where}.paths: {file} is not under {where}.root ({top}); set root above it or"
-                    " null"
+                    f"{where}.paths: {file} is not under {where}.root ({top}); name a folder above"
+                    " it, or set root to null"
                 ) from error
             named[relative] = file
-    real, real_top = {relative: file.resolve() for relative, file in named.items()}, top.resolve()
+    real, real_top = {name: file.resolve() for name, file in named.items()}, top.resolve()
+    # A name that is not a link comes first, then the shortest.
+    order = sorted(named, key=lambda name: (real[name] != real_top / name, name.count("/"), name))
     once: dict[Path, str] = {}
-    for relative in sorted(
-        named, key=lambda name: (real[name] != real_top / name, name.count("/"), name)
-    ):
-        once.setdefault(real[relative], relative)
-    names = (
-        os.path.relpath(file, top).encode("utf-8", "backslashreplace").decode()
-        for file in left_out - set(named.values())
-    )
-    return Listing({relative: named[relative] for relative in sorted(once.values())}, sorted(names))
+    for name in order:
+        once.setdefault(real[name], name)
+    names = [os.path.relpath(file, top) for file in left_out - set(named.values())]
+    shown = (name.encode("utf-8", "backslashreplace").decode() for name in names)
+    return Listing({name: named[name] for name in sorted(once.values())}, sorted(shown))
 
 
 def _expand(path: str, where: str, form: str | None) -> Iterator[tuple[Path, bool]]:
@@ -185,11 +178,9 @@ def _below(top: Path) -> Iterator[Path]:
             listed.add(real)
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             links = [link for name in folders if os.path.islink(link := os.path.join(folder, name))]
-            starts += [
-                link
-                for link in links
-                if not above.startswith(os.path.join(os.path.realpath(link), ""))
-            ]
+            # A link to a folder above would lead here again.
+            targets = [(link, os.path.join(os.path.realpath(link), "")) for link in links]
+            starts += [link for link, target in targets if not above.startswith(target)]
             yield from (Path(folder) / name for name in files if not name.startswith("."))
 
 
@@ -199,10 +190,9 @@ def _split(path: str) -> tuple[Path, tuple[str, ...]]:
     The current folder is as it is: signs in its name are not wildcards.
     """
     expanded = os.path.expanduser(path)
-    place = os.path.abspath(expanded)
-    given = (
-        0 if os.path.isabs(expanded) else len(Path(os.path.commonpath([place, Path.cwd()])).parts)
-    )
+    place, given = os.path.abspath(expanded), 0
+    if not os.path.isabs(expanded):
+        given = len(Path(os.path.commonpath([place, Path.cwd()])).parts)
     parts = Path(place).parts
     first = next((i for i in range(given, len(parts)) if glob.has_magic(parts[i])), len(parts))
     return Path(*parts[:first]), parts[first:]

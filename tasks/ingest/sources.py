@@ -60,8 +60,8 @@ class InputConfig:
     def __post_init__(self) -> None:
         if self.text_column in self.mapped_columns()[1:]:
             raise ConfigError(
-                f"text_column ({self.text_column}) is mapped twice; give each column one meaning,"
-                " or null"
+                f"text_column ({self.text_column}) is mapped twice; name another column for one of"
+                " the settings, or null"
             )
         if self.format is not None and format_of(f"x.{self.format}") is None:
             raise ConfigError(
@@ -75,8 +75,8 @@ class InputConfig:
                 )
         if self.delimiter is not None and self.delimiter == self.quote:
             raise ConfigError(
-                f"delimiter and quote ({self.quote!r}) must differ; leave one of them out for the"
-                " usual one"
+                f"delimiter and quote ({self.quote!r}) must differ; leave one of them out to get"
+                " the usual one"
             )
 
     @property
@@ -145,8 +145,8 @@ class SourceConfig(InputConfig):
         for name in self.inputs:
             if not name or not name.isprintable() or (self.sources and "/" in name):
                 raise ConfigError(
-                    f"name ({name!r}) must be a text that names the source (one of several without"
-                    " /), e.g. name=crawl"
+                    f"name ({name!r}) must be printable text, and without / where there are several"
+                    " sources; try name=crawl"
                 )
         if self.sources and self.paths:
             raise ConfigError(
@@ -155,18 +155,16 @@ class SourceConfig(InputConfig):
             )
         if not 1 <= self.max_text_bytes_per_file <= 1 << 30:
             raise ConfigError(
-                f"max_text_bytes_per_file ({self.max_text_bytes_per_file}) must be positive and at"
-                f" most {1 << 30}; try 32000000"
+                f"max_text_bytes_per_file ({self.max_text_bytes_per_file}) must be from 1 to"
+                f" {1 << 30}; try 32000000"
             )
         if not 1 <= self.max_record_bytes <= 1 << 30:
             raise ConfigError(
-                f"max_record_bytes ({self.max_record_bytes}) must be positive and at most"
-                f" {1 << 30}; try {DEFAULT_RECORD_BYTES}"
+                f"max_record_bytes ({self.max_record_bytes}) must be from 1 to {1 << 30}; try"
+                f" {DEFAULT_RECORD_BYTES}"
             )
         if not 0 <= self.max_bad_frac <= 1:
-            raise ConfigError(
-                f"max_bad_frac ({self.max_bad_frac:g}) must be a fraction from 0 to 1; try 0.05"
-            )
+            raise ConfigError(f"max_bad_frac ({self.max_bad_frac:g}) must be from 0 to 1; try 0.05")
 
     @property
     def limits(self) -> Limits:
@@ -180,11 +178,9 @@ class SourceConfig(InputConfig):
     @property
     def names(self) -> frozenset[str] | None:
         """What documents can say they are from; None where a column of the records says it."""
-        return (
-            None
-            if any(one.source_column for one in self.inputs.values())
-            else frozenset(self.inputs)
-        )
+        if any(one.source_column for one in self.inputs.values()):
+            return None
+        return frozenset(self.inputs)
 
     def listings(self) -> dict[str, Listing]:
         """{name of the source: its files}; what is not here is fetched."""

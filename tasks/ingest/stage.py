@@ -33,7 +33,7 @@ from tasks.ingest.droppedrecords import DROPPED_FILE, DroppedRecords, merge_drop
 from tasks.ingest.filecounts import FileCounts
 from tasks.ingest.sourcefiles import Listing
 from tasks.ingest.sources import InputConfig, SourceConfig, input_name
-from tasks.readers import Columns, Dropped, Fault, Item, Record, Skipped, read_streams
+from tasks.readers import Columns, Dropped, Fault, Record, Skipped, read_streams
 from tasks.readers.formats import ARCHIVES, SEEKING, format_of
 from tasks.readers.pages import READ_PAGE
 from tasks.runtime.artifact import Artifact, check_accounting, link_file
@@ -76,16 +76,13 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
     }
     check_accounting("ingest", counters)
     if not counters["kept"]:
+        first_fault = _first_faults(out_dir / QUARANTINE_FILE, 1)
         raise StageFailure(
-            nothing_left(
-                ", ".join(config.inputs),
-                len(parts),
-                counters,
-                _first_faults(out_dir / QUARANTINE_FILE, 1),
-            )
+            nothing_left(", ".join(config.inputs), len(parts), counters, first_fault)
         )
-    counters |= {"files": len(parts), "files_left_out": sum(left_out["by_ending"].values())}
     counters |= {
+        "files": len(parts),
+        "files_left_out": sum(left_out["by_ending"].values()),
         "files_damaged": sum(one.breaks > 0 for one in extents),
         "lost_estimate": estimate_lost(extents),
     }
@@ -99,15 +96,16 @@ def require_budget(artifact: Artifact, config: SourceConfig) -> None:
     damaged, lost = artifact.counters["files_damaged"], artifact.counters["lost_estimate"]
     if quarantined + lost <= config.max_bad_frac * (read + lost):
         return
-    more = f" and some {lost:,} that {damaged:,} damaged file(s) would hold more" if lost else ""
+    files = f"{damaged:,} damaged file{'s' * (damaged != 1)}"
+    more = f" and about {lost:,} more in {files}" if lost else ""
     kinds = Counter(artifact.counters["quarantined_by"])
     shown = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(3))
     first = _first_faults(artifact.file(QUARANTINE_FILE), MAX_NAMED_FAULTS)
     raise StageFailure(
         f"{quarantined:,} of {read:,} records{more} ({(quarantined + lost) / (read + lost):.1%})"
-        f" could not be read, source.max_bad_frac is {config.max_bad_frac:g} ({shown}); first"
-        f" {first}; all are in {artifact.path / QUARANTINE_FILE}; fix the input or its settings, or"
-        " raise source.max_bad_frac"
+        f" could not be read, more than source.max_bad_frac ({config.max_bad_frac:g}) allows"
+        f" ({shown}); first {first}; all are in {artifact.path / QUARANTINE_FILE}; fix the input or"
+        " its settings, or raise source.max_bad_frac"
     )
 
 
@@ -121,21 +119,16 @@ def list_parts(config: SourceConfig, listings: Mapping[str, Listing] | None = No
         if not files:
             paths = ", ".join(config.inputs[source].paths)
             raise StageFailure(
-                f"source {source} has no readable file in {paths}; put .jsonl, .parquet, .warc.gz"
-                " or .txt there"
+                f"source {source} has no readable file in {paths}; put files there that end in"
+                " .jsonl, .parquet, .warc.gz or .txt, or name other paths"
             )
         for relative, path in files.items():
             stamp = file_stamp(path)
-            identity = {
-                "file": relative,
-                "content": digest_input(path),
-                "source": source,
-                "settings": settings,
-            }
+            name = input_name(source, relative, bool(config.sources))
+            content = {"file": relative, "content": digest_input(path)}
+            key = digest({**content, "source": source, "settings": settings})
             payload = {"path": str(path), "source": source, "relative": relative, "stamp": stamp}
-            parts.append(
-                Part(input_name(source, relative, bool(config.sources)), digest(identity), payload)
-            )
+            parts.append(Part(name, key, payload))
     return sorted(parts, key=lambda part: part.name)
 
 
@@ -161,48 +154,41 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
             shown = input_name(source, name, bool(config.sources))
             for item in items:
-                outcome: Row | str | Item = item
-                record = (
-                    item
-                    if isinstance(item, Record)
-                    else item.record
-                    if isinstance(item, Dropped)
-                    else None
-                )
+                if isinstance(item, Skipped):
+                    counts.skipped[item.kind] += 1
+                    continue
+                outcome: Row | str | Fault
+                record = None
+                if not isinstance(item, Fault):
+                    record = item if isinstance(item, Record) else item.record
+                # Asked for first, because `read` takes the values apart.
                 own_id = rows.source_id(record) if record is not None else None
                 if isinstance(item, Record):
                     outcome = rows.read(item)
                     if isinstance(outcome, Row):
                         writer.add(_document_id(identity, item), outcome)
                         continue
-                if isinstance(outcome, Skipped):
-                    counts.skipped[outcome.kind] += 1
-                    continue
-                place: Fault | Record | None
+                else:
+                    outcome = item.reason if isinstance(item, Dropped) else item
+                document_id = _document_id(identity, record) if record is not None else None
+                place = outcome if isinstance(outcome, Fault) else record
+                where = (place.line, place.byte_offset) if place is not None else (None, None)
                 if isinstance(outcome, Fault):
+                    became, reason = "quarantined", outcome.error
                     entry = {
                         "file": shown,
                         "line": outcome.line,
                         "byte_offset": outcome.byte_offset,
-                        "error": outcome.error,
+                        "error": reason,
                     }
                     quarantine.write(printable(json.dumps(entry, ensure_ascii=False)) + "\n")
-                    counts.quarantined[outcome.error.partition(":")[0]] += 1
+                    counts.quarantined[reason.partition(":")[0]] += 1
                     if outcome.ends or outcome.resumed_at is not None:
                         counts.breaks.append(outcome)
-                    became, place = ("quarantined", outcome.error), outcome
                 else:
-                    became, place = (
-                        (
-                            "dropped",
-                            outcome.reason if isinstance(outcome, Dropped) else str(outcome),
-                        ),
-                        record,
-                    )
-                    counts.dropped[became[1]] += 1
-                document_id = _document_id(identity, record) if record is not None else None
-                where = (place.line, place.byte_offset) if place is not None else (None, None)
-                dropped.add(document_id, source, own_id, *became, shown, *where)
+                    became, reason = "dropped", outcome
+                    counts.dropped[reason] += 1
+                dropped.add(document_id, source, own_id, became, reason, shown, *where)
     writer.close()
     if file_stamp(path) != part.payload["stamp"]:
         raise StageFailure(
@@ -213,10 +199,8 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
 
 
 def _extent(part: Part, one: InputConfig, records: int, breaks: Sequence[Fault]) -> FileExtent:
-    form, size_bytes = (
-        format_of(part.payload["relative"], one.layout.format),
-        part.payload["stamp"][0],
-    )
+    form = format_of(part.payload["relative"], one.layout.format)
+    size_bytes = part.payload["stamp"][0]
     assert form is not None
     lost_bytes: int | None = 0
     for fault in breaks:
@@ -224,10 +208,9 @@ def _extent(part: Part, one: InputConfig, records: int, breaks: Sequence[Fault])
         # came before.
         if lost_bytes is None or fault.stopped_at is None or form.kind in (*SEEKING, *ARCHIVES):
             lost_bytes = None
-        else:
-            lost_bytes += (
-                size_bytes if fault.resumed_at is None else fault.resumed_at
-            ) - fault.stopped_at
+            continue
+        end = size_bytes if fault.resumed_at is None else fault.resumed_at
+        lost_bytes += end - fault.stopped_at
     return FileExtent(form.kind + form.compression, size_bytes, records, len(breaks), lost_bytes)
 
 
@@ -266,11 +249,12 @@ def nothing_left(name: str, num_files: int, counters: Mapping[str, Any], first_f
     if counters["quarantined"]:
         reasons["quarantined"] = counters["quarantined"]
     if not reasons:
-        return f"source {name}: {num_files} file(s) hold no record; nothing to do"
+        files = f"{num_files} file{'s' * (num_files != 1)}"
+        return f"source {name}: no record was found in {files}; check source.paths"
     took = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3))
     first = f"; first {first_fault}" if first_fault else ""
     return (
-        f"source {name}: none of {counters['read']} records is left ({took}{first}); check"
+        f"source {name}: none of {counters['read']:,} records is left ({took}{first}); check"
         " text_column, exclude and include"
     )
 
@@ -299,9 +283,8 @@ def _histogram(length_bits: Mapping[str, int]) -> dict[str, list[int]]:
 
 
 def _first_faults(quarantine: Path, count: int) -> str:
-    return "; ".join(
-        f"{e['file']} line {e['line']}: {e['error']}" for e in _examples(quarantine, count)
-    )
+    faults = _examples(quarantine, count)
+    return "; ".join(f"{fault['file']} line {fault['line']}: {fault['error']}" for fault in faults)
 
 
 def _examples(quarantine: Path, count: int) -> list[dict[str, Any]]:

@@ -33,9 +33,7 @@ class LanguageConfig:
         if self.prefix_chars < 1:
             raise ConfigError(f"prefix_chars ({self.prefix_chars}) must be at least 1; try 1000")
         if not 0 <= self.min_score <= 1:
-            raise ConfigError(
-                f"min_score ({self.min_score}) must be a probability from 0 to 1; try 0.2"
-            )
+            raise ConfigError(f"min_score ({self.min_score}) must be from 0 to 1; try 0.2")
 
     def input_files(self) -> dict[str, Path]:
         """The model file, whose content is part of the key. Raises ConfigError where there is
@@ -48,8 +46,8 @@ class LanguageConfig:
             )
         if not path.is_file():
             raise ConfigError(
-                f"language.model_path ({path}) is not a file; give the path of a fastText model"
-                " like lid.176.ftz"
+                f"language.model_path ({path}) is not a file; name a fastText model like"
+                " lid.176.ftz"
             )
         return {"lid_model": path}
 
@@ -66,7 +64,8 @@ def _load_labels(model: Path) -> frozenset[str]:
         return frozenset(read_labels(model))
     except ValueError as error:
         raise ConfigError(
-            f"language.model_path ({model}): {error}; give a fastText model like lid.176.ftz"
+            f"language.model_path ({model}) cannot be read ({error}); name a fastText model like"
+            " lid.176.ftz"
         ) from error
 
 

@@ -46,7 +46,7 @@ from tasks.corpus.documentset import (
 from tasks.corpus.language_labels import UNDETERMINED
 from tasks.corpus.tally import tally_columns
 from tasks.definitions.scripts import SCRIPTS, only_language_of, scripts_of
-from tasks.fasttext.loading import load_fasttext
+from tasks.fasttext.files import load_fasttext
 from tasks.fasttext.tree import SoftmaxTree, label_prefixes, read_tree
 from tasks.language.config import LanguageConfig
 from tasks.runtime.artifact import Artifact, check_accounting
@@ -81,11 +81,11 @@ def identify_languages(
     # Finished parts are found by what they read, and they read the model too.
     parts = [
         Part(
-            p.name,
-            digest({"documents": p.digest, "lid_model": model_digest}),
-            {**p.payload, "lid_model": str(model)},
+            part.name,
+            digest({"documents": part.digest, "lid_model": model_digest}),
+            {**part.payload, "lid_model": str(model)},
         )
-        for p in document_parts(ingest)
+        for part in document_parts(ingest)
     ]
     results = run_parts(_identify_part, parts, config, out_dir)
     link_sidecars(results, out_dir)
@@ -94,22 +94,15 @@ def identify_languages(
     counters = {"read": read, "kept": read, "dropped": {}, "quarantined": 0}
     check_accounting("language", counters)
     corrected = totals.get("corrected_by_script", 0)
-    return Artifact(
-        out_dir,
-        "language",
-        counters,
-        {"languages": totals.get("languages", {}), "corrected_by_script": corrected},
-    )
+    metrics = {"languages": totals.get("languages", {}), "corrected_by_script": corrected}
+    return Artifact(out_dir, "language", counters, metrics)
 
 
 def _identify_part(part: Part, directory: Path, config: LanguageConfig) -> Mapping[str, Any]:
     documents = read_table(part.payload["documents"], ["id", "text"])
-    labels, scores, corrected = label_texts(
-        documents["text"], Path(part.payload["lid_model"]), config
-    )
-    table = pa.table(
-        [documents["id"], pa.array(labels, pa.string()), pa.array(scores)], schema=LANGUAGE_SCHEMA
-    )
+    model = Path(part.payload["lid_model"])
+    labels, scores, corrected = label_texts(documents["text"], model, config)
+    table = pa.table([documents["id"], labels, scores], schema=LANGUAGE_SCHEMA)
     write_table(table, directory / SIDECAR_FILE)
     languages = tally_columns(table["language"], pc.binary_length(documents["text"]))
     return {"read": len(labels), "languages": languages, "corrected_by_script": corrected}
@@ -127,9 +120,9 @@ def label_texts(
     counts, ends = count_scripts(buf, begins, config.prefix_chars)
     letters = (counts * _LETTERS_OF_A_SIGN)[:, 1:]  # 0 is not a script
     totals, most = letters.sum(axis=1), letters.max(axis=1, initial=0)
-    scripts = np.where(
-        (most >= LEAST_LETTERS) & (most > LEAST_SHARE * totals), letters.argmax(axis=1) + 1, 0
-    )
+    is_sure = (most >= LEAST_LETTERS) & (most > LEAST_SHARE * totals)
+    scripts = np.where(is_sure, letters.argmax(axis=1) + 1, 0)
+    # Han letters among Kana or Hangul may be Japanese or Korean: the model decides.
     kana, hangul = (letters[:, SCRIPTS.index(script) - 1] for script in ("KANA", "HANGUL"))
     scripts[(scripts == SCRIPTS.index("HAN")) & (kana + hangul > MOST_SYLLABLES * totals)] = 0
     tree = _load_tree(model)
@@ -139,13 +132,11 @@ def label_texts(
             labels, scores, facts = _label_lines(_load_predict(model), prefixes, scripts.tolist())
         except RuntimeError as error:  # of fastText, for NaN
             raise ConfigError(
-                f"language.model_path ({model}) fails ({error}); its training went wrong, give"
-                " another"
+                f"language.model_path ({model}) fails ({error}), so its training went wrong; give"
+                " another model"
             ) from error
     else:
-        names = np.array(
-            [*map(_name, tree.labels), UNDETERMINED], object
-        )  # the last is the label -1
+        names = np.array([*map(_name, tree.labels), UNDETERMINED], object)  # the last is -1
         numbers, scores, facts = label_prefixes(
             tree,
             (buf, begins, ends),
@@ -188,9 +179,8 @@ def _label_lines(
         if number and labels[row] != UNDETERMINED and script not in scripts_of(labels[row]):
             facts[row] |= CORRECTED
             found = predict(line + "\n", -1, 0.0, "strict")
-            labels[row], scores[row] = _best(
-                [pair for pair in found if script in scripts_of(_name(pair[1]))]
-            )
+            written = [pair for pair in found if script in scripts_of(_name(pair[1]))]
+            labels[row], scores[row] = _best(written)
     return labels, scores, facts
 
 
@@ -205,13 +195,12 @@ def _written(labels: tuple[str, ...]) -> np.ndarray:
 
 
 def _best(predictions: Sequence[tuple[float, str]]) -> tuple[str, float]:
+    if not predictions:
+        return UNDETERMINED, 0.0
     # The low-level call gives (probability, label) and works on every NumPy; softmax sums can pass
     # 1 by rounding.
-    return (
-        (_name(predictions[0][1]), min(predictions[0][0], 1.0))
-        if predictions
-        else (UNDETERMINED, 0.0)
-    )
+    probability, label = predictions[0]
+    return _name(label), min(probability, 1.0)
 
 
 def _name(label: str) -> str:
@@ -222,9 +211,9 @@ def _name(label: str) -> str:
 def _load_tree(model: Path) -> SoftmaxTree | None:
     try:
         return read_tree(model)
-    except (ValueError, IndexError) as error:
+    except ValueError as error:
         raise ConfigError(
-            f"language.model_path ({model}) is damaged: {error}; fetch the model again"
+            f"language.model_path ({model}) is damaged ({error}); fetch the model again"
         ) from error
 
 
@@ -235,6 +224,7 @@ def _load_predict(model: Path) -> Any:
         predict("a\n", 1, 0.0, "strict")  # refused by models of words without labels
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"language.model_path ({model}) is not a fastText model of languages ({error})"
+            f"language.model_path ({model}) is not a fastText model of languages ({error}); give"
+            " one like lid.176.ftz"
         ) from error
     return predict

@@ -17,6 +17,7 @@ from tasks.definitions import pii_kinds as kinds
 from tasks.pii.phones import is_international, is_national, phone_shapes
 
 ALWAYS = (-9999, 9999)
+"""First and last year of a county that was always there."""
 
 
 class Checks:
@@ -39,9 +40,10 @@ class Checks:
         for kind in np.flatnonzero(np.bincount(rows[:, 3])).tolist():
             if kind in kinds.BY_VALUE or kind in kinds.BY_TEXT:
                 mine, numbers = of_kind(rows, passed, kind)
+                by_value = kind in kinds.BY_VALUE
                 passed[mine] = (
                     self._by_value(kind, numbers)
-                    if kind in kinds.BY_VALUE
+                    if by_value
                     else _by_text(kind, values, rows[mine])
                 )
         self._turned_down = np.sort(keys_of(rows, passed))
@@ -86,10 +88,10 @@ def _have_county(numbers: np.ndarray) -> np.ndarray:
     years = numbers // 10**7 % 10**4
     verdicts = np.zeros(len(numbers), np.bool_)
     for n in range(max(map(len, known), default=0)):
-        limits = np.array([spans[n] if n < len(spans) else (1, 0) for spans in known], np.int64)[
-            place
-        ]
-        verdicts |= (limits[:, 0] <= years) & (years <= limits[:, 1])
+        # (1, 0) holds no year.
+        limits = np.array([spans[n] if n < len(spans) else (1, 0) for spans in known], np.int64)
+        first, last = limits[place].T
+        verdicts |= (first <= years) & (years <= last)
     return verdicts
 
 

@@ -49,6 +49,7 @@ def is_national(number: int, shape: Shape, region: str) -> bool:
     if not phonenumbers.is_valid_number_for_region(parsed, region):
         return False
     ends = list(itertools.accumulate(shape, initial=0))
+    # Grouped as the plan prints it, nationally or behind the country code.
     groups = [digits[start:end] for start, end in itertools.pairwise(ends)]
     return any(
         groups == re.findall("[0-9]+", phonenumbers.format_number(parsed, style))

@@ -30,17 +30,14 @@ _TO_LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 def pseudonym(key: bytes, kind: str, value: bytes) -> str:
     """The name that stands for a value of a type; case, and blanks and signs in numbers, make no
     difference."""
-    digest = hmac.new(
-        key, kind.encode() + b"\0" + normal_form(kind, value), hashlib.sha256
-    ).hexdigest()
-    return f"<{kind}-{digest[:PSEUDONYM_LETTERS].translate(_TO_LETTERS)}>"
+    digest = _keyed_digest(key, kind, value)[:PSEUDONYM_LETTERS]
+    return f"<{kind}-{digest.translate(_TO_LETTERS)}>"
 
 
-def value_hash(key: bytes, kind: str, value: bytes) -> str:
-    """32 bits in hex that equal values share under one key."""
-    return hmac.new(
-        key, kind.encode() + b"\0" + normal_form(kind, value), hashlib.sha256
-    ).hexdigest()[:HASH_LETTERS]
+def _keyed_digest(key: bytes, kind: str, value: bytes) -> str:
+    # Of the type too, so that a card and a telephone number of the same digits differ.
+    typed = kind.encode() + b"\0" + normal_form(kind, value)
+    return hmac.new(key, typed, hashlib.sha256).hexdigest()
 
 
 def normal_form(kind: str, value: bytes) -> bytes:
@@ -83,11 +80,10 @@ def value_hashes(values: np.ndarray, spans: Spans, key: bytes | None) -> pa.Arra
         return pa.nulls(len(spans), pa.string())
     known: dict[tuple[int, bytes], str] = {}
     digests = []
-    for start, end, number in zip(
-        spans.starts.tolist(), spans.ends.tolist(), spans.types.tolist(), strict=True
-    ):
+    columns = (spans.starts.tolist(), spans.ends.tolist(), spans.types.tolist())
+    for start, end, number in zip(*columns, strict=True):
         value = number, values[start:end].tobytes()
         if value not in known:
-            known[value] = value_hash(key, TYPE_NAMES[number], value[1])
+            known[value] = _keyed_digest(key, TYPE_NAMES[number], value[1])[:HASH_LETTERS]
         digests.append(known[value])
     return pa.array(digests, pa.string())

@@ -18,7 +18,7 @@ import numpy as np
 from tasks.definitions import pii_kinds as kinds
 from tasks.pii.checks import Checks
 from tasks.pii.config import PiiConfig
-from tasks.pii.phrases import addresses_in_words, names, private_keys
+from tasks.pii.phrases import Row, addresses_in_words, names, private_keys
 
 TAG_MARK, MASK_MARK = ord("<"), ord("*")
 TYPE_OF_KIND = np.full(kinds.NUM_KINDS, 255, np.uint8)
@@ -50,43 +50,37 @@ class Spans:
 def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) -> Spans:
     """Spans of personal data of documents in one buffer (uint8), document i in [begins[i], begins[i
     + 1])."""
-    from tasks.kernels.pii.rows import ROW, take
+    from tasks.kernels.pii.rows import ROW, places_around, take
     from tasks.kernels.pii.shapes import shape_of, shape_table
 
     checks = Checks(config.regions)
     shapes = np.array([shape_of(*sizes) for sizes in checks.phone_shapes], np.int64)
     table = shape_table(shapes)
-    marks = np.array(
-        [MASK_MARK if config.action_of(name) == "mask" else TAG_MARK for name in kinds.TYPE_NAMES],
-        np.uint8,
-    )
+    masked_types = [config.action_of(name) == "mask" for name in kinds.TYPE_NAMES]
+    marks = np.where(masked_types, MASK_MARK, TAG_MARK).astype(np.uint8)
     windows = np.arange(len(begins) - 1), begins[:-1], begins[1:]
     masked = values
-    found: list[np.ndarray] = []
-    keys = np.array(
-        list(private_keys(values.tobytes(), begins)) if "PRIVATE_KEY" in config.types else [],
-        np.int64,
-    )
+    found = [np.zeros((0, ROW), np.int64)]
+    blocks = private_keys(values.tobytes(), begins) if "PRIVATE_KEY" in config.types else ()
+    keys = np.array(list(blocks), np.int64).reshape(-1, ROW)
     while len(windows[0]):
         candidates = _candidates(masked, begins, windows, config, table)
-        rows = _joined(
-            [
-                keys.reshape(-1, ROW),
-                candidates,
-                _phrases(masked, begins, windows, config, candidates),
-            ]
-        )
+        phrases = _phrases(masked, begins, windows, config, candidates)
+        rows = _joined([keys, candidates, phrases])
         rows = _chosen(rows, checks.passed(masked, rows))
         if not len(rows):
             break
         if masked is values:
             masked = values.copy()
+        # By type; within one, the order of triggers and lengths stays.
         rows = _in_order(rows, TYPE_OF_KIND[rows[:, 3]])
+        # Overwrites each span that no stronger one has overwritten before.
         rows = _chosen(rows, take(masked, rows, marks[TYPE_OF_KIND[rows[:, 3]]]))
         rows = _in_order(rows, rows[:, 1])
         found.append(rows)
-        windows, keys = _around(rows, begins), keys[:0]
-    rows = _joined(found) if found else np.zeros((0, ROW), np.int64)
+        # Blocks of keys are found at once: what is masked around one makes no other.
+        windows, keys = places_around(rows, begins), keys[:0]
+    rows = _joined(found)
     rows = _in_order(rows, rows[:, 1])
     return Spans(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
 
@@ -134,23 +128,15 @@ def _candidates(
     readonly = values.view()
     readonly.flags.writeable = False
     documents, scan_lo, scan_hi = (np.array(column, np.int64) for column in windows)
-    # Room for a row every eight bytes. What is not used costs nothing, and large arrays of NumPy,
-    # unlike those that a kernel makes, lie in huge pages: else a row in every ten bytes costs more
-    # in page faults than in looking.
+    # Room for a row every eight bytes. What is not used costs nothing. Large arrays of NumPy lie in
+    # huge pages, unlike those that a kernel makes, whose page faults cost more than the search.
     room = np.empty(max(MIN_ROOM, int((scan_hi - scan_lo).sum()) // 8 * ROW), np.int64)
     groups, letters = np.empty(GROUP_NUMBERS, np.int64), np.zeros(128, np.int64)
-    rows = find_candidates(
-        readonly,
-        begins[documents],
-        begins[documents + 1],
-        scan_lo,
-        scan_hi,
-        config.wanted_kinds,
-        phone_shapes,
-        room,
-        groups,
-        letters,
-    ).reshape(-1, ROW)
+    ranges = begins[documents], begins[documents + 1], scan_lo, scan_hi
+    found = find_candidates(
+        readonly, *ranges, config.wanted_kinds, phone_shapes, room, groups, letters
+    )
+    rows = found.reshape(-1, ROW)
     rows[:, 0] = documents[rows[:, 0]]
     return rows
 
@@ -171,26 +157,14 @@ def _phrases(
     text = values.tobytes()
     emails = candidates[candidates[:, 3] == kinds.EMAIL, :3]
 
-    def search() -> Iterator[tuple[int, int, int, int, int]]:
-        for document, scan_lo, scan_hi in zip(
-            *(column.tolist() for column in windows), strict=True
-        ):
-            low, high = int(begins[document]), int(begins[document + 1])
+    def search() -> Iterator[Row]:
+        for document, *scan in zip(*(column.tolist() for column in windows), strict=True):
+            low, high = begins[document : document + 2].tolist()
+            place = (document, low, high, scan[0], scan[1])
             if words:
-                yield from addresses_in_words(text, document, low, high, scan_lo, scan_hi)
+                yield from addresses_in_words(text, *place)
             if persons:
-                first, last = np.searchsorted(emails[:, 1], (scan_lo, scan_hi))
-                yield from names(
-                    text, document, low, high, scan_lo, scan_hi, emails[first:last, 1:].tolist()
-                )
+                first, last = np.searchsorted(emails[:, 1], scan)
+                yield from names(text, *place, emails[first:last, 1:].tolist())
 
     return np.array(list(search()), np.int64).reshape(-1, ROW)
-
-
-def _around(rows: np.ndarray, begins: np.ndarray) -> Windows:
-    """Where a trigger may now judge otherwise: around spans in order, overlapping places of a
-    document as one."""
-    from tasks.kernels.pii.rows import places_around
-
-    documents, lows, highs = places_around(rows, begins)
-    return documents, lows, highs

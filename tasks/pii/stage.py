@@ -26,6 +26,7 @@ from tasks.corpus.documentset import (
     SIDECAR_FILE,
     document_parts,
     link_sidecars,
+    one_chunk,
     read_table,
     sum_counters,
     text_buffers,
@@ -39,25 +40,11 @@ from tasks.runtime.artifact import Artifact, check_accounting
 from tasks.runtime.parts import Part, PartResult, RunParts, serial
 from tasks.runtime.stage import StageFailure
 
-SPAN = pa.struct(
-    [
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("type", pa.string()),
-        ("replacement", pa.string()),
-    ]
-)
+PLACE = [("start", pa.int64()), ("end", pa.int64()), ("type", pa.string())]
+SPAN = pa.struct([*PLACE, ("replacement", pa.string())])
 SCHEMA = pa.schema([("id", ID), ("spans", pa.list_(SPAN)), ("kept", pa.bool_())])
 SPANS_FILE = "spans.parquet"
-SPANS_SCHEMA = pa.schema(
-    [
-        ("id", ID),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("type", pa.string()),
-        ("value_hash", pa.string()),
-    ]
-)
+SPANS_SCHEMA = pa.schema([("id", ID), *PLACE, ("value_hash", pa.string())])
 REASON = "PII"
 
 
@@ -73,18 +60,17 @@ def find_pii(
     link_sidecars(results, out_dir)
     _write_spans(results, out_dir / SPANS_FILE)
     counters = sum_counters([result.counters for result in results])
+    national_ids = counters.pop("national_ids")
     metrics = {
         "types": counters.pop("types"),
-        "national_ids": {
-            name: count for name, count in counters.pop("national_ids").items() if count
-        },
+        "national_ids": {name: count for name, count in national_ids.items() if count},
         "actions": {name: config.action_of(name) for name in config.types},
     }
     check_accounting("pii", counters)
     if counters["read"] and not counters["kept"]:
         raise StageFailure(
-            f"no document is left of {counters['read']}: every one holds personal data of a type"
-            " whose action is drop_document; give these types another one, e.g. pii.action=tag"
+            f"no document is left of {counters['read']}, because all hold personal data whose"
+            " action is drop_document; set another action, e.g. pii.action=tag"
         )
     return Artifact(out_dir, "pii", counters, metrics)
 
@@ -100,47 +86,25 @@ def find_part(part: Part, directory: Path, config: PiiConfig) -> dict[str, Any]:
     kept = np.ones(len(documents), bool)
     kept[spans.documents[dropping[spans.types]]] = False
     offsets = np.searchsorted(spans.documents, np.arange(len(documents) + 1)).astype(np.int32)
-    columns = [
-        pa.array(starts),
-        pa.array(ends),
-        types,
-        replacements(values, spans, config.action_of, key),
-    ]
-    lists = pa.ListArray.from_arrays(
-        pa.array(offsets), pa.StructArray.from_arrays(columns, fields=list(SPAN))
-    )
-    table = pa.table(
-        [documents["id"], pa.chunked_array([lists]), pa.chunked_array([pa.array(kept)])],
-        schema=SCHEMA,
-    )
+    places = [pa.array(starts), pa.array(ends), types]
+    columns = [*places, replacements(values, spans, config.action_of, key)]
+    structs = pa.StructArray.from_arrays(columns, fields=list(SPAN))
+    lists = pa.ListArray.from_arrays(pa.array(offsets), structs)
+    table = pa.table([documents["id"], lists, pa.array(kept)], schema=SCHEMA)
     write_table(table, directory / SIDECAR_FILE)
 
-    ids = (
-        documents["id"].combine_chunks().take(pa.array(spans.documents))
-        if len(documents)
-        else pa.array([], ID)
-    )
-    listed = [ids, *columns[:3], value_hashes(values, spans, key)]
-    write_table(
-        pa.table(
-            [
-                pa.chunked_array([column], f.type)
-                for column, f in zip(listed, SPANS_SCHEMA, strict=True)
-            ],
-            schema=SPANS_SCHEMA,
-        ),
-        directory / SPANS_FILE,
-    )
+    ids = one_chunk(documents["id"]).take(pa.array(spans.documents))
+    listed = pa.table([ids, *places, value_hashes(values, spans, key)], schema=SPANS_SCHEMA)
+    write_table(listed, directory / SPANS_FILE)
     num_dropped = int((~kept).sum())
+    by_id = {name: int((spans.kinds == kind).sum()) for name, kind in NATIONAL_IDS.items()}
     return {
         "read": len(documents),
         "kept": len(documents) - num_dropped,
         "dropped": {REASON: num_dropped} if num_dropped else {},
         "quarantined": 0,
         "types": _tally(spans, config),
-        "national_ids": {
-            name: int((spans.kinds == kind).sum()) for name, kind in NATIONAL_IDS.items()
-        },
+        "national_ids": by_id,
     }
 
 

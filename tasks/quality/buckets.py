@@ -38,7 +38,7 @@ def resolve_buckets(
         return {}
     known = list(scores.metrics["scores"])
     if config.score not in known:
-        hint = nearest(config.score, known) if known else "take scores=prose, or write some"
+        hint = nearest(config.score, known) if known else "it has none; take scores=prose"
         raise ConfigError(
             f"quality.buckets.score ({config.score}) is not a score of this run; {hint}"
         )
@@ -49,13 +49,10 @@ def resolve_buckets(
     cuts = {language: [heads[language], middles[language]] for language in sorted(heads)}
     for language, (head, middle) in config.cuts.items():
         if head == middle or (head > middle) != (best == "high"):
-            order = (
-                "falling, as high values are good"
-                if best == "high"
-                else "rising, as low values are good"
-            )
+            side = "greater" if best == "low" else "less"
             raise ConfigError(
-                f"quality.buckets.cuts.{language} ({head:g}, {middle:g}) must be {order}"
+                f"quality.buckets.cuts.{language} ({head:g}, {middle:g}): {best} values of"
+                f" {config.score} are good, so the second cut must be {side} than the first"
             )
         cuts[language] = [head, middle]
     return {"score": config.score, "best": best, "cuts": cuts}
@@ -64,6 +61,7 @@ def resolve_buckets(
 def bucket_of(resolved: Mapping[str, Any], values: np.ndarray, languages: np.ndarray) -> pa.Array:
     """The bucket of each document: values of the score (NaN where there is none) and language
     labels."""
+    # With this sign the lower value is the better one of every score.
     sign = -1.0 if resolved["best"] == "high" else 1.0
     cuts = np.array(
         [resolved["cuts"].get(language, (np.nan, np.nan)) for language in languages], np.float64
@@ -77,15 +75,12 @@ def count_buckets(
     buckets: pa.Array, num_bytes: np.ndarray, languages: np.ndarray
 ) -> dict[str, Any]:
     """{language: {bucket: documents and bytes}}; documents without a bucket under `(none)`."""
-    names = np.array([name or NO_BUCKET for name in buckets.to_pylist()], object)
+    names = np.array(buckets.fill_null(NO_BUCKET).to_pylist(), object)
+    languages = languages.astype(str)
     table: dict[str, Any] = {}
-    for label in sorted(set(languages.astype(str))):
-        mine = languages.astype(str) == label
-        table[label] = {
-            name: {
-                "documents": int((here := mine & (names == name)).sum()),
-                "bytes": int(num_bytes[here].sum()),
-            }
-            for name in (*BUCKETS, NO_BUCKET)
-        }
+    for label in sorted(set(languages.tolist())):
+        table[label] = {}
+        for name in (*BUCKETS, NO_BUCKET):
+            sizes = num_bytes[(languages == label) & (names == name)]
+            table[label][name] = {"documents": len(sizes), "bytes": int(sizes.sum())}
     return table

@@ -47,8 +47,8 @@ class LineCutsConfig:
     def __post_init__(self) -> None:
         if self.languages and self.rules == "none":
             raise ConfigError(
-                f"line_cuts.languages ({', '.join(self.languages)}) does nothing without"
-                " line_cuts.rules; try rules=c4_paper"
+                f"languages ({', '.join(self.languages)}) does nothing without rules; try"
+                " rules=c4_paper"
             )
 
 
@@ -58,6 +58,7 @@ def cut_lines(texts: pa.ChunkedArray, mine: np.ndarray, rules: LineRules) -> pa.
     from tasks.kernels.text.bitmaps import char_flags
 
     values, begins = text_buffers(texts)
+    # A text has one line more than newlines, and a line at most one cut.
     num_lines = int(np.count_nonzero(values == ord("\n"))) + len(texts)
     cuts, counts = np.empty((num_lines, 3), np.int64), np.zeros(len(texts), np.int64)
     stripped = np.empty(int(np.diff(begins).max(initial=0)), np.uint8)
@@ -66,11 +67,8 @@ def cut_lines(texts: pa.ChunkedArray, mine: np.ndarray, rules: LineRules) -> pa.
         values, begins, mine, READINGS[rules], *tables, stripped, cuts, counts
     )
     starts, ends, places = cuts[:num_cuts].T.copy()
-    reasons = pa.DictionaryArray.from_arrays(pa.array(places), pa.array(REASONS))
-    rows = pa.StructArray.from_arrays(
-        [pa.array(starts), pa.array(ends), reasons.cast(pa.string())],
-        fields=list(LINE_CUTS.value_type),
-    )
+    columns = [pa.array(starts), pa.array(ends), pa.array(REASONS).take(pa.array(places))]
+    rows = pa.StructArray.from_arrays(columns, fields=list(LINE_CUTS.value_type))
     offsets = np.concatenate([[0], np.cumsum(counts)])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows)
 

@@ -19,7 +19,7 @@ from tasks.quality.keywords import (
 )
 from tasks.quality.limits import Limit, RuleOverlay, check_names
 from tasks.quality.rules import RuleBook
-from tasks.quality.url_rules import UrlRules, check_entries, check_url_files, url_files, url_rules
+from tasks.quality.url_rules import UrlRules, check_url_files, url_files, url_rules
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class BucketConfig:
         for name in ("head_frac", "middle_frac"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(
-                    f"{name} ({getattr(self, name):g}) must be a share between 0 and 1; CCNet"
-                    " has 0.3"
+                    f"{name} ({getattr(self, name):g}) must be between 0 and 1; try 0.3"
                 )
         if self.head_frac + self.middle_frac >= 1:
             raise ConfigError(
@@ -54,7 +53,9 @@ class BucketConfig:
         for label in self.cuts:
             check_label(label, "cuts")
         if self.cuts and self.score is None:
-            raise ConfigError("cuts without a score part nothing; name it, e.g. score=perplexity")
+            raise ConfigError(
+                "cuts are values of a score, and none is named; give one, e.g. score=perplexity"
+            )
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,10 @@ class QualityConfig:
             check_label(label, "by_language")
         for source, kind in self.kind_of_source.items():
             if kind not in self.by_kind:
-                hint = (
-                    nearest(kind, list(self.by_kind))
-                    if self.by_kind
-                    else "take quality=by_kind, or write some"
-                )
+                hint = "take quality=by_kind, or write some"
                 raise ConfigError(
-                    f"kind_of_source.{source} is {kind}, which has no rules in by_kind; {hint}"
+                    f"kind_of_source.{source} is {kind}, which has no rules in by_kind;"
+                    f" {nearest(kind, list(self.by_kind)) if self.by_kind else hint}"
                 )
         self.rule_book()
 
@@ -124,35 +122,26 @@ class QualityConfig:
         """Raises ConfigError where the chosen rules contradict each other."""
         base = RuleOverlay(self.presets, self.record, self.thresholds, self.limits)
         of_lists = [*url_rules(self.urls), *keyword_rules(self.keywords)]
-        return RuleBook(base, self.by_language, self.by_source, of_lists, self.by_kind)
+        overlays = {"source": self.by_source, "language": self.by_language, "kind": self.by_kind}
+        return RuleBook(base, overlays, of_lists)
 
-    def overlays(self) -> dict[str, RuleOverlay]:
-        """{by_AXIS.LABEL: what it lays over the rules of the run}."""
-        axes = {
-            "by_language": self.by_language,
-            "by_kind": self.by_kind,
-            "by_source": self.by_source,
-        }
-        return {
-            f"{axis}.{label}": overlay
+    def all_limits(self) -> list[tuple[str, dict[str, Limit]]]:
+        """(where they are set, limits), those of the run first, under an empty name."""
+        axes = {"language": self.by_language, "kind": self.by_kind, "source": self.by_source}
+        return [("", self.limits)] + [
+            (f"by_{axis}.{label}.", overlay.limits)
             for axis, overlays in axes.items()
             for label, overlay in overlays.items()
-        }
+        ]
 
     def list_features(self) -> tuple[str, ...]:
         """Columns of what lists find."""
         return (*self.urls.finds, *map(keyword_feature, self.keywords))
 
     def input_files(self) -> dict[str, Path]:
-        """Files of lists, whose contents are part of the key. Raises ConfigError where one is not
-        there, and for entries in the configuration that mean nothing: those in files are looked at
-        when they are read."""
-        files = keyword_files(self.keywords) | url_files(self.urls)
-        for name, path in files.items():
-            setting = name.rpartition("/")[0].replace("/", ".") + ".files" * name.startswith(
-                "keywords/"
-            )
-            check_list_files(f"quality.{setting}", (path,))
-        check_entries(self.urls)
+        """Files of lists, whose contents are part of the key. Raises ConfigError where one is
+        missing, and for an entry in a file of URLs that means nothing."""
+        for name, one in self.keywords.items():
+            check_list_files(f"quality.keywords.{name}.files", one.files)
         check_url_files(self.urls)
-        return files
+        return keyword_files(self.keywords) | url_files(self.urls)

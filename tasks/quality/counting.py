@@ -19,27 +19,23 @@ def count_part(
     book: RuleBook, verdicts: np.ndarray, drops: np.ndarray, labels_of: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
     bits = np.arange(len(book.names), dtype=np.uint64)[:, None]
+    # One row of zeros and ones for each rule.
     broken = ((verdicts >> bits) & np.uint64(1)).astype(np.int64)
+    hits = ((drops >> bits) & np.uint64(1)).sum(axis=1).tolist()
     dropped = drops != 0
-    # The lowest bit set is the first rule.
-    reasons = (
-        np.bitwise_count((drops & -drops) - np.uint64(1))[dropped].astype(np.int64)
-        if dropped.any()
-        else np.zeros(0, np.int64)
-    )
+    # The lowest bit set is the first rule, and below it are as many bits as its number.
+    some = drops[dropped]
+    reasons = np.bitwise_count((some & -some) - np.uint64(1)).astype(np.int64)
     first = np.bincount(reasons, minlength=len(book.names)).tolist()
-    together = broken @ broken.T
+    together = (broken @ broken.T).tolist()
     return {
         "read": len(verdicts),
         "kept": int((~dropped).sum()),
         "dropped": {name: count for name, count in zip(book.names, first, strict=True) if count},
-        "hits": {
-            name: int(((drops >> np.uint64(bit)) & np.uint64(1)).sum())
-            for bit, name in enumerate(book.names)
-        },
+        "hits": dict(zip(book.names, hits, strict=True)),
         "overlap": {
-            a: {b: int(together[i, j]) for j, b in enumerate(book.names)}
-            for i, a in enumerate(book.names)
+            name: dict(zip(book.names, row, strict=True))
+            for name, row in zip(book.names, together, strict=True)
         },
         **{
             f"by_{axis}": _drop_table(book, labels, dropped, reasons)
@@ -72,8 +68,6 @@ def count_by_label(
                 "documents": np.bincount(places),
                 "bytes": np.bincount(places, sizes),
                 "scored": np.bincount(places, scored),
-            }
-            table |= {
                 "removed": np.bincount(places, broken),
                 "removed_bytes": np.bincount(places, broken * sizes),
             }
@@ -91,48 +85,34 @@ def _drop_table(
     order."""
     values, places = np.unique(labels.astype(str), return_inverse=True)
     size, rules = len(values), len(book.names)
-    read, kept = (
-        np.bincount(places, minlength=size).tolist(),
-        np.bincount(places[~dropped], minlength=size).tolist(),
-    )
-    counts = (
-        np.bincount(places[dropped] * rules + reasons, minlength=size * rules)
-        .reshape(size, rules)
-        .tolist()
-    )
-    return {
-        str(label): {
-            "read": read[i],
-            "kept": kept[i],
-            "dropped": {
-                name: count for name, count in zip(book.names, counts[i], strict=True) if count
-            },
-        }
-        for i, label in enumerate(values)
-    }
+    read = np.bincount(places, minlength=size).tolist()
+    # Label and rule as one number, counted at once.
+    counts = np.bincount(places[dropped] * rules + reasons, minlength=size * rules)
+    table = {}
+    for label, num, row in zip(values, read, counts.reshape(size, rules).tolist(), strict=True):
+        lost = {name: count for name, count in zip(book.names, row, strict=True) if count}
+        table[str(label)] = {"read": num, "kept": num - sum(row), "dropped": lost}
+    return table
 
 
 def summarize(book: RuleBook, totals: Mapping[str, Any]) -> dict[str, Any]:
-    overlap, first = totals["overlap"], totals["dropped"]
+    overlap, hits, first = totals["overlap"], totals["hits"], totals["dropped"]
     rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
+    names = [rule["name"] for rule in rules if rule["drops"]]
+    of_languages = totals["by_language"]
     return {
         "rules": rules,
         "funnel": [
-            {
-                "rule": rule["name"],
-                "dropped": totals["hits"][rule["name"]],
-                "dropped_first": first.get(rule["name"], 0),
-            }
-            for rule in rules
-            if rule["drops"]
+            {"rule": name, "dropped": hits[name], "dropped_first": first.get(name, 0)}
+            for name in names
         ],
         "overlap": [[overlap[a][b] for b in book.names] for a in book.names],
         "by_source": _largest(totals["by_source"]),
-        "by_language": _largest(totals["by_language"]),
+        "by_language": _largest(of_languages),
         **({"by_kind": totals["by_kind"]} if "by_kind" in totals else {}),
         "dropped_by_language": {
             label: row["read"] - row["kept"]
-            for label, row in totals["by_language"].items()
+            for label, row in of_languages.items()
             if row["read"] > row["kept"]
         },
         "score_rules": {

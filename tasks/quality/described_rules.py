@@ -54,12 +54,9 @@ def rule_at(rule: Mapping[str, Any], config: Mapping[str, Any], place: Place) ->
 
     config: that of the run, which says who has rules of their own.
     """
-    mine = Place(
-        *(
-            label if label in config.get(f"by_{axis}", {}) else None
-            for axis, label in place._asdict().items()
-        )
-    )
+    named = place._asdict().items()
+    own = (label if label in config.get(f"by_{axis}", {}) else None for axis, label in named)
+    mine = Place._make(own)
     # Artifacts of earlier versions know no kinds.
     return next(
         (entry for entry in rule["elsewhere"] if tuple(map(entry.get, Place._fields)) == mine), rule

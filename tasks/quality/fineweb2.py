@@ -20,31 +20,22 @@ What does not carry over as it stands:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class LanguageLimits:
+class LanguageLimits(NamedTuple):
     """Thresholds by rule, and the stop words of which a document needs two; none where the rule is
     off."""
 
-    by_rule: tuple[tuple[str, float], ...]
+    thresholds: dict[str, float]
     stop_words: tuple[str, ...]
 
-    def thresholds(self) -> dict[str, float]:
-        return dict(self.by_rule)
 
-
-_COLUMNS = (
-    "SHORT_WORDS",
-    "LONG_WORDS",
-    "TOO_FEW_ALPHABETIC_WORDS",
-    "TOO_FEW_PUNCTUATED_LINES",
-    "TOO_MANY_NEWLINES",
-    "DUPLICATE_LINES",
-    *(f"TOP_{n}GRAM" for n in range(2, 5)),
-    *(f"DUPLICATE_{n}GRAMS" for n in range(5, 11)),
-)
+_COLUMNS = """
+    SHORT_WORDS LONG_WORDS TOO_FEW_ALPHABETIC_WORDS TOO_FEW_PUNCTUATED_LINES TOO_MANY_NEWLINES
+    DUPLICATE_LINES TOP_2GRAM TOP_3GRAM TOP_4GRAM DUPLICATE_5GRAMS DUPLICATE_6GRAMS DUPLICATE_7GRAMS
+    DUPLICATE_8GRAMS DUPLICATE_9GRAMS DUPLICATE_10GRAMS
+"""
 _TABLE = """
     chars  alpha- punctu- new-   dup.   top 2, 3, 4      duplicate 5- to 10-grams
     a word betic  ated    lines  lines  -grams
@@ -93,7 +84,7 @@ def _read_table() -> dict[str, LanguageLimits]:
     limits = {}
     for row in _TABLE.strip("\n").split("\n")[2:]:
         language, *numbers = row.split()
-        thresholds = tuple(zip(_COLUMNS, map(float, numbers), strict=True))
+        thresholds = dict(zip(_COLUMNS.split(), map(float, numbers), strict=True))
         limits[language] = LanguageLimits(thresholds, tuple(_STOP_WORDS.get(language, "").split()))
     return limits
 

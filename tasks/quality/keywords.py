@@ -36,7 +36,6 @@ from tasks.quality.presets import Rule
 if TYPE_CHECKING:
     from tasks.kernels.quality.keywords import Matcher
 
-MAX_LISTS = 64
 MASK = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string())])
 
 
@@ -63,17 +62,15 @@ class KeywordList:
     def __post_init__(self) -> None:
         if not self.terms and not self.files:
             raise ConfigError(
-                "a list of keywords without terms and files finds nothing; give terms=[…] or"
-                " files=[…]"
+                "a list of keywords without terms and files finds nothing; give terms=[WORD] or"
+                " files=[PATH]"
             )
         for term in self.terms:
             if not term.strip():
-                raise ConfigError(
-                    "terms holds an empty one, which would be everywhere; take it out"
-                )
+                raise ConfigError(f"terms holds an empty one ({term!r}); remove it")
         if self.max_hits < 0:
             raise ConfigError(
-                f"max_hits ({self.max_hits}) must be at least 0, which lets no occurrence pass"
+                f"max_hits ({self.max_hits}) must be at least 0; 0 allows no occurrence"
             )
         for label in self.languages:
             check_label(label, "languages")
@@ -84,17 +81,13 @@ Lists = Mapping[str, KeywordList]
 
 
 def check_keywords(lists: Lists) -> None:
-    """Raise ConfigError on names that are none, and on more lists than a verdict has bits."""
+    """Raise ConfigError on names that cannot be those of features and rules."""
     for name in lists:
         if not re.fullmatch("[a-z][a-z0-9_]*", name) or name.endswith(("_over_max", "_under_min")):
             raise ConfigError(
-                f"keywords names a list {name!r}; names are lower-case letters, digits and _, and"
-                " end in no name of a limit"
+                f"keywords names a list {name!r}; use lower-case letters, digits and _, a letter"
+                " first, and no _over_max or _under_min at the end"
             )
-    if len(lists) > MAX_LISTS:
-        raise ConfigError(
-            f"{len(lists)} lists of keywords are more than {MAX_LISTS}; join some of them"
-        )
 
 
 def keyword_feature(name: str) -> str:
@@ -105,17 +98,10 @@ def keyword_rules(lists: Lists) -> list[tuple[Rule, bool]]:
     """(rule, whether it drops) of each list."""
     return [
         (
-            Rule(
-                f"KEYWORDS_{name.upper()}",
-                "keywords",
-                keyword_feature(name),
-                "max",
-                one.max_hits,
-                languages=one.languages,
-            ),
+            Rule(feature.upper(), "keywords", feature, "max", one.max_hits, "all", one.languages),
             one.action == "drop",
         )
-        for name, one in lists.items()
+        for feature, one in ((keyword_feature(name), one) for name, one in lists.items())
     ]
 
 
@@ -146,14 +132,11 @@ def find_keywords(
     asked = np.zeros(len(texts), np.uint64)
     located = np.uint64(0)
     for bit, one in enumerate(lists.values()):
-        applies = (
-            np.isin(languages.astype(str), one.languages)
-            if one.languages
-            else np.ones(len(texts), bool)
-        )
+        applies = np.isin(languages.astype(str), one.languages) | (not one.languages)
         asked |= applies.astype(np.uint64) << np.uint64(bit)
         located |= np.uint64(one.action == "mask") << np.uint64(bit)
     values, begins = text_buffers(texts)
+    # The kernel also counts the spans it has no room for, so a second call is the last.
     room = 1024 + len(values) // 16
     while True:
         counts, spans = np.zeros((len(texts), len(lists)), np.int64), np.empty((room, 4), np.int64)
@@ -182,19 +165,14 @@ def _matcher(
 
     terms: dict[str, int] = {}
     for bit, (name, inline, files) in enumerate(lists):
-        listed = [
-            *inline,
-            *(
-                entry
-                for path in files
-                for entry in read_entries(path, f"quality.keywords.{name}.files")
-            ),
-        ]
+        listed = list(inline)
+        for path in files:
+            listed += read_entries(path, f"quality.keywords.{name}.files")
+        # A term that folds to nothing would be found everywhere.
         folded = {fold_text(term) for term in listed} - {""}
         if not folded:
             raise ConfigError(
-                f"quality.keywords.{name} has no term, in its files or otherwise; add one, or take"
-                " the list out"
+                f"quality.keywords.{name} has no term in its files; add one, or remove the list"
             )
         for term in folded:
             terms[term] = terms.get(term, 0) | 1 << bit
@@ -219,9 +197,7 @@ def _masks(spans: np.ndarray, num_documents: int, types: Sequence[str]) -> pa.Ch
     # Keys that ascend with the documents: nothing is left to sort where there is one list.
     starts, stops = rows[:, 0] * size + rows[:, 2], rows[:, 0] * size + rows[:, 3]
     rows = rows[np.lexsort((rows[:, 1], stops, starts))]
-    names = pa.DictionaryArray.from_arrays(
-        pa.array(rows[:, 1], pa.int32()), pa.array(types, pa.string())
-    ).cast(pa.string())
+    names = pa.array(types, pa.string()).take(pa.array(rows[:, 1]))
     offsets = np.concatenate([[0], np.cumsum(np.bincount(rows[:, 0], minlength=num_documents))])
     flat = pa.StructArray.from_arrays(
         [pa.array(rows[:, 2]), pa.array(rows[:, 3]), names], fields=list(MASK)

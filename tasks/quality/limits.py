@@ -40,10 +40,10 @@ class Limit:
     """Share of the scored documents that is kept, best first. Null: no such limit."""
 
     min_quantile: float | None = None
-    """Documents under this quantile of the score go."""
+    """Documents under this quantile of the score are dropped."""
 
     max_quantile: float | None = None
-    """Documents over this quantile of the score go."""
+    """Documents over this quantile of the score are dropped."""
 
     each_language: bool | None = None
     """Apply shares and quantiles to each language by itself. Null: where scores of different
@@ -63,19 +63,9 @@ class Limit:
     """Drop documents beyond the limit; false only records them."""
 
     def __post_init__(self) -> None:
-        bounds = (
-            self.min,
-            self.max,
-            self.keep_frac,
-            self.min_quantile,
-            self.max_quantile,
-            self.pareto,
-        )
-        if (
-            all(bound is None for bound in bounds)
-            and not self.min_by_language
-            and not self.max_by_language
-        ):
+        of_languages = (*self.min_by_language, *self.max_by_language)
+        is_bound = self.min is not None or self.max is not None or bool(of_languages)
+        if not is_bound and not self.is_share and self.pareto is None:
             raise ConfigError(
                 "a limit without min, max, keep_frac, a quantile or pareto limits nothing; give one"
                 " of them"
@@ -84,24 +74,20 @@ class Limit:
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:
                 raise ConfigError(f"{name} ({value:g}) must be between 0 and 1, e.g. {name}=0.1")
-        if self.keep_frac is not None and (
-            self.min_quantile is not None or self.max_quantile is not None
-        ):
+        if self.keep_frac is not None and (self.min_quantile, self.max_quantile) != (None, None):
             raise ConfigError(
-                "keep_frac and quantiles exclude each other; a quantile says from which end it cuts"
+                f"keep_frac ({self.keep_frac:g}) and quantiles exclude each other; give keep_frac,"
+                " or min_quantile and max_quantile"
             )
-        if self.is_share and (
-            self.min is not None
-            or self.max is not None
-            or self.min_by_language
-            or self.max_by_language
-        ):
+        if self.is_share and is_bound:
             raise ConfigError(
-                "keep_frac and quantiles exclude min and max: they become the bounds; give one of"
-                " the two"
+                "keep_frac and quantiles exclude min and max, which they compute; give one of the"
+                " two"
             )
         if self.pareto is not None and self.pareto <= 0:
-            raise ConfigError(f"pareto ({self.pareto:g}) must be positive; GPT-3's filter had 9")
+            raise ConfigError(
+                f"pareto ({self.pareto:g}) must be positive; try 9, as for GPT-3's filter"
+            )
         if not 0 <= self.spare_frac < 1:
             raise ConfigError(
                 f"spare_frac ({self.spare_frac:g}) must be at least 0 and under 1; 0 spares none"
@@ -110,16 +96,17 @@ class Limit:
             raise ConfigError(
                 f"min ({self.min:g}) must not be over max ({self.max:g}): no document would pass"
             )
-        for label in (*self.languages, *self.min_by_language, *self.max_by_language):
+        for label in (*self.languages, *of_languages):
             check_label(label, "languages")
 
     @property
     def is_share(self) -> bool:
-        return (
-            self.keep_frac is not None
-            or self.min_quantile is not None
-            or self.max_quantile is not None
-        )
+        return (self.keep_frac, self.min_quantile, self.max_quantile) != (None, None, None)
+
+    @property
+    def needs_score(self) -> bool:
+        """Whether it depends on other documents or on chance, which limits on features do not."""
+        return self.is_share or self.pareto is not None or self.spare_frac > 0
 
 
 @dataclass(frozen=True)
@@ -153,9 +140,8 @@ def check_names(
         for name in names:
             if name not in PRESETS:
                 family = name.partition("/")[0] + "/"
-                known = [p for p in PRESETS if p.startswith(family)] or [
-                    p for p in PRESETS if "/" not in p
-                ] + ["fineweb2/LANGUAGE"]
+                known = [p for p in PRESETS if p.startswith(family)]
+                known = known or [*(p for p in PRESETS if "/" not in p), "fineweb2/LANGUAGE"]
                 raise ConfigError(
                     f"{setting} names {name}, which is not a preset; {nearest(name, known)}"
                 )
@@ -170,10 +156,10 @@ def check_names(
                 f"limits names {name}, which is neither a feature nor a score;"
                 f" {nearest(name, list(FEATURES))}"
             )
-        if name in FEATURES and (limit.is_share or limit.pareto is not None):
+        if name in FEATURES and limit.needs_score:
             raise ConfigError(
-                f"limits.{name}: shares, quantiles and draws are for scores; a feature has min"
-                " and max"
+                f"limits.{name}: shares, quantiles and draws are for scores; set min or max for a"
+                " feature"
             )
 
 

@@ -20,18 +20,13 @@ def measure_features(
     """
     from tasks.kernels.quality.features import STOP_WORDS, measure_texts
 
-    listed = [language for language, limits in FINEWEB2.items() if limits.stop_words]
+    listed = {language: limits.stop_words for language, limits in FINEWEB2.items()}
+    listed = {language: words for language, words in listed.items() if words}
     numbers = {language: i for i, language in enumerate(listed, start=1)}
-    lists = (
-        None
-        if languages is None
-        else np.array([numbers.get(language, 0) for language in languages], np.int64)
-    )
-    rows = measure_texts(
-        *text_buffers(texts),
-        [STOP_WORDS, *(FINEWEB2[language].stop_words for language in listed)],
-        lists,
-    )
+    lists = None
+    if languages is not None:
+        lists = np.array([numbers.get(language, 0) for language in languages], np.int64)
+    rows = measure_texts(*text_buffers(texts), [STOP_WORDS, *listed.values()], lists)
     return {
         name: rows[:, i].astype(np.int64) if name in COUNTS else rows[:, i].copy()
         for i, name in enumerate(FEATURES)

@@ -9,11 +9,11 @@ gopher        quality and repetition, Rae et al. 2021, A.1.1 and Table A1 (also 
               gopher_quality, gopher_repetition). Stop words are counted once each (DataTrove and
               DCLM can count repetitions).
 fineweb_paper Penedo et al. 2024, appendix E: a tenth of the characters in duplicate lines, and no
-rule on newlines. fineweb_code  the same as published in code (DataTrove), and newlines per word: a
-hundredth in English, the number of its
-              ablations, which were English alone; a tenth in every other language, as their code
-              for FineWeb-2 has it. A hundredth of a page of Chinese is a poet's name that stands
-              twice.
+              rule on newlines.
+fineweb_code  the same as published in code (DataTrove), and newlines per word: a hundredth in
+              English, the number of its ablations, which were English alone; a tenth in every
+              other language, as their code for FineWeb-2 has it. A hundredth of a page of Chinese
+              is a poet's name that stands twice.
 refinedweb    Gopher's rules with repetitions of stop words counted, as DCLM reproduces Penedo et
               al. 2023. Of that paper's own steps: its list of domains is `quality.urls`, language
               at 0.65 is `language.min_score`; the correction of single lines (capitals, counters,
@@ -48,7 +48,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from tasks.quality.fineweb2 import FINEWEB2, LanguageLimits
 
@@ -79,77 +79,67 @@ class Rule:
         return self.threshold is not None or bool(self.cuts)
 
 
-_GOPHER_QUALITY = (
-    Rule("TOO_FEW_WORDS", "gopher_quality", "num_words", "min", 50),
-    Rule("TOO_MANY_WORDS", "gopher_quality", "num_words", "max", 100_000),
-    Rule("SHORT_WORDS", "gopher_quality", "mean_word_chars", "min", 3, "segmented"),
-    Rule("LONG_WORDS", "gopher_quality", "mean_word_chars", "max", 10, "segmented"),
-    Rule("TOO_MANY_HASHES", "gopher_quality", "hash_per_word", "max", 0.1),
-    Rule("TOO_MANY_ELLIPSES", "gopher_quality", "ellipsis_per_word", "max", 0.1),
-    Rule("TOO_MANY_BULLET_LINES", "gopher_quality", "bullet_line_frac", "max", 0.9),
-    Rule("TOO_MANY_ELLIPSIS_LINES", "gopher_quality", "ellipsis_line_frac", "max", 0.3),
-    Rule("TOO_FEW_ALPHABETIC_WORDS", "gopher_quality", "alphabetic_word_frac", "min", 0.8),
-    Rule("TOO_FEW_STOP_WORDS", "gopher_quality", "num_stop_words", "min", 2, languages=("en",)),
+def _rules(preset: str, *rows: tuple[Any, ...]) -> tuple[Rule, ...]:
+    """The rules of a preset. A row holds the values of a `Rule` in order, without the preset."""
+    return tuple(Rule(name, preset, *rest) for name, *rest in rows)
+
+
+_GOPHER_QUALITY = _rules(
+    "gopher_quality",
+    ("TOO_FEW_WORDS", "num_words", "min", 50),
+    ("TOO_MANY_WORDS", "num_words", "max", 100_000),
+    ("SHORT_WORDS", "mean_word_chars", "min", 3, "segmented"),
+    ("LONG_WORDS", "mean_word_chars", "max", 10, "segmented"),
+    ("TOO_MANY_HASHES", "hash_per_word", "max", 0.1),
+    ("TOO_MANY_ELLIPSES", "ellipsis_per_word", "max", 0.1),
+    ("TOO_MANY_BULLET_LINES", "bullet_line_frac", "max", 0.9),
+    ("TOO_MANY_ELLIPSIS_LINES", "ellipsis_line_frac", "max", 0.3),
+    ("TOO_FEW_ALPHABETIC_WORDS", "alphabetic_word_frac", "min", 0.8),
+    ("TOO_FEW_STOP_WORDS", "num_stop_words", "min", 2, "all", ("en",)),
 )
-_GOPHER_REPETITION = (
-    Rule("DUPLICATE_LINES", "gopher_repetition", "dup_line_frac", "max", 0.30),
-    Rule("DUPLICATE_PARAGRAPHS", "gopher_repetition", "dup_paragraph_frac", "max", 0.30),
-    Rule("DUPLICATE_LINE_CHARS", "gopher_repetition", "dup_line_char_frac", "max", 0.20),
-    Rule("DUPLICATE_PARAGRAPH_CHARS", "gopher_repetition", "dup_paragraph_char_frac", "max", 0.20),
-    Rule("TOP_2GRAM", "gopher_repetition", "top_2gram_char_frac", "max", 0.20),
-    Rule("TOP_3GRAM", "gopher_repetition", "top_3gram_char_frac", "max", 0.18),
-    Rule("TOP_4GRAM", "gopher_repetition", "top_4gram_char_frac", "max", 0.16),
-    Rule("DUPLICATE_5GRAMS", "gopher_repetition", "dup_5gram_char_frac", "max", 0.15, "segmented"),
-    Rule("DUPLICATE_6GRAMS", "gopher_repetition", "dup_6gram_char_frac", "max", 0.14, "segmented"),
-    Rule("DUPLICATE_7GRAMS", "gopher_repetition", "dup_7gram_char_frac", "max", 0.13, "segmented"),
-    Rule("DUPLICATE_8GRAMS", "gopher_repetition", "dup_8gram_char_frac", "max", 0.12),
-    Rule("DUPLICATE_9GRAMS", "gopher_repetition", "dup_9gram_char_frac", "max", 0.11),
-    Rule("DUPLICATE_10GRAMS", "gopher_repetition", "dup_10gram_char_frac", "max", 0.10),
+_GOPHER_REPETITION = _rules(
+    "gopher_repetition",
+    ("DUPLICATE_LINES", "dup_line_frac", "max", 0.30),
+    ("DUPLICATE_PARAGRAPHS", "dup_paragraph_frac", "max", 0.30),
+    ("DUPLICATE_LINE_CHARS", "dup_line_char_frac", "max", 0.20),
+    ("DUPLICATE_PARAGRAPH_CHARS", "dup_paragraph_char_frac", "max", 0.20),
+    ("TOP_2GRAM", "top_2gram_char_frac", "max", 0.20),
+    ("TOP_3GRAM", "top_3gram_char_frac", "max", 0.18),
+    ("TOP_4GRAM", "top_4gram_char_frac", "max", 0.16),
+    ("DUPLICATE_5GRAMS", "dup_5gram_char_frac", "max", 0.15, "segmented"),
+    ("DUPLICATE_6GRAMS", "dup_6gram_char_frac", "max", 0.14, "segmented"),
+    ("DUPLICATE_7GRAMS", "dup_7gram_char_frac", "max", 0.13, "segmented"),
+    ("DUPLICATE_8GRAMS", "dup_8gram_char_frac", "max", 0.12),
+    ("DUPLICATE_9GRAMS", "dup_9gram_char_frac", "max", 0.11),
+    ("DUPLICATE_10GRAMS", "dup_10gram_char_frac", "max", 0.10),
 )
-_FINEWEB_PAPER = (
-    Rule(
-        "TOO_FEW_PUNCTUATED_LINES", "fineweb_paper", "terminal_line_frac", "min", 0.12, "terminal"
-    ),
-    Rule("TOO_MANY_SHORT_LINES", "fineweb_paper", "short_line_frac", "max", 0.67, "segmented"),
-    Rule("ANY_DUPLICATE_LINE_CHARS", "fineweb_paper", "dup_line_char_frac", "max", 0.1),
+_GOPHER = (*_GOPHER_QUALITY, *_GOPHER_REPETITION)
+_FINEWEB_PAPER = _rules(
+    "fineweb_paper",
+    ("TOO_FEW_PUNCTUATED_LINES", "terminal_line_frac", "min", 0.12, "terminal"),
+    ("TOO_MANY_SHORT_LINES", "short_line_frac", "max", 0.67, "segmented"),
+    ("ANY_DUPLICATE_LINE_CHARS", "dup_line_char_frac", "max", 0.1),
 )
 _NEWLINES = Rule("TOO_MANY_NEWLINES", "fineweb_code", "newline_per_word", "max", 0.3)
-_C4_PAPER = (
-    Rule("C4_TOO_FEW_SENTENCES", "c4_paper", "c4_num_sentences", "min", 5, "segmented"),
-    Rule("C4_CURLY_BRACES", "c4_paper", "c4_num_curly_braces", "max", 0, "segmented"),
-    Rule("C4_LOREM_IPSUM", "c4_paper", "c4_num_lorem_ipsum_lines", "max", 0, "segmented"),
+_C4_PAPER = _rules(
+    "c4_paper",
+    ("C4_TOO_FEW_SENTENCES", "c4_num_sentences", "min", 5, "segmented"),
+    ("C4_CURLY_BRACES", "c4_num_curly_braces", "max", 0, "segmented"),
+    ("C4_LOREM_IPSUM", "c4_num_lorem_ipsum_lines", "max", 0, "segmented"),
 )
-_C4_CODE = (
-    Rule("C4_CODE_TOO_FEW_SENTENCES", "c4_code", "c4_code_num_sentences", "min", 3, "segmented"),
-    Rule(
-        "C4_CODE_FORBIDDEN_LINES", "c4_code", "c4_code_num_forbidden_lines", "max", 0, "segmented"
-    ),
+_C4_CODE = _rules(
+    "c4_code",
+    ("C4_CODE_TOO_FEW_SENTENCES", "c4_code_num_sentences", "min", 3, "segmented"),
+    ("C4_CODE_FORBIDDEN_LINES", "c4_code_num_forbidden_lines", "max", 0, "segmented"),
 )
-_C4_FINEWEB = (
-    Rule(
-        "C4_FINEWEB_TOO_FEW_SENTENCES",
-        "c4_fineweb",
-        "c4_fineweb_num_sentences",
-        "min",
-        5,
-        "segmented",
-    ),
-    Rule(
-        "C4_FINEWEB_FORBIDDEN_LINES",
-        "c4_fineweb",
-        "c4_fineweb_num_forbidden_lines",
-        "max",
-        0,
-        "segmented",
-    ),
+_C4_FINEWEB = _rules(
+    "c4_fineweb",
+    ("C4_FINEWEB_TOO_FEW_SENTENCES", "c4_fineweb_num_sentences", "min", 5, "segmented"),
+    ("C4_FINEWEB_FORBIDDEN_LINES", "c4_fineweb_num_forbidden_lines", "max", 0, "segmented"),
 )
-_STOP_WORD_OCCURRENCES = Rule(
-    "TOO_FEW_STOP_WORD_OCCURRENCES",
+_STOP_WORD_OCCURRENCES = _rules(
     "refinedweb",
-    "num_stop_word_occurrences",
-    "min",
-    2,
-    languages=("en",),
+    ("TOO_FEW_STOP_WORD_OCCURRENCES", "num_stop_word_occurrences", "min", 2, "all", ("en",)),
 )
 
 
@@ -166,21 +156,14 @@ def _with(
 def _fineweb2(language: str, limits: LanguageLimits) -> tuple[Rule, ...]:
     """Gopher's and FineWeb's rules with the numbers of one language; those that FineWeb-2 switches
     off are left out."""
-    off = {
-        "DUPLICATE_PARAGRAPHS",
-        "DUPLICATE_LINE_CHARS",
-        "DUPLICATE_PARAGRAPH_CHARS",
-        "TOO_MANY_SHORT_LINES",
-    }
-    if not limits.stop_words:
-        off.add("TOO_FEW_STOP_WORDS")
+    off = {"DUPLICATE_PARAGRAPHS", "DUPLICATE_LINE_CHARS", "DUPLICATE_PARAGRAPH_CHARS"}
+    off |= {"TOO_MANY_SHORT_LINES"} | (set() if limits.stop_words else {"TOO_FEW_STOP_WORDS"})
+    rules = (*_GOPHER, *_FINEWEB_PAPER, _NEWLINES)
+    # The list of stop words is the one of this language, so the rule is for it alone.
     kept = [
-        r
-        for r in (*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_PAPER, _NEWLINES)
-        if r.name not in off
+        replace(r, languages=(language,)) if r.languages else r for r in rules if r.name not in off
     ]
-    kept = [replace(r, languages=(language,)) if r.languages else r for r in kept]
-    return _with(kept, f"fineweb2/{language}", limits.thresholds())
+    return _with(kept, f"fineweb2/{language}", limits.thresholds)
 
 
 _FINEWEB_CODE = (
@@ -192,22 +175,19 @@ _FINEWEB_CODE = (
 )
 
 PRESETS: dict[str, tuple[Rule, ...]] = {
-    "gopher": (*_GOPHER_QUALITY, *_GOPHER_REPETITION),
+    "gopher": _GOPHER,
     "gopher_quality": _GOPHER_QUALITY,
     "gopher_repetition": _GOPHER_REPETITION,
     "fineweb_paper": _FINEWEB_PAPER,
     "fineweb_code": _FINEWEB_CODE,
     "refinedweb": (
-        *_with(
-            (r for r in (*_GOPHER_QUALITY, *_GOPHER_REPETITION) if r.name != "TOO_FEW_STOP_WORDS"),
-            "refinedweb",
-        ),
-        _STOP_WORD_OCCURRENCES,
+        *_with((r for r in _GOPHER if r.name != "TOO_FEW_STOP_WORDS"), "refinedweb"),
+        *_STOP_WORD_OCCURRENCES,
     ),
     "c4_paper": _C4_PAPER,
     "c4_code": _C4_CODE,
     "c4_fineweb": _C4_FINEWEB,
-    "fineweb2/en": _with((*_GOPHER_QUALITY, *_GOPHER_REPETITION, *_FINEWEB_CODE), "fineweb2/en"),
+    "fineweb2/en": _with((*_GOPHER, *_FINEWEB_CODE), "fineweb2/en"),
     **{
         f"fineweb2/{language}": _fineweb2(language, limits) for language, limits in FINEWEB2.items()
     },

@@ -57,43 +57,34 @@ class RuleBook:
     def __init__(
         self,
         base: RuleOverlay,
-        by_language: Mapping[str, RuleOverlay],
-        by_source: Mapping[str, RuleOverlay],
-        of_lists: Sequence[tuple[Rule, bool]] = (),
-        by_kind: Mapping[str, RuleOverlay] | None = None,
+        overlays: Mapping[str, Mapping[str, RuleOverlay]],
+        of_lists: Sequence[tuple[Rule, bool]],
     ) -> None:
         """Raises ConfigError where a rule would need two thresholds, or a verdict more than 64
         bits.
 
-        of_lists: rules of lists, and whether they drop. They judge every document, whatever its
-        source and language.
+        overlays: {axis of `Place`: {label: other rules}}. of_lists: rules of lists, and whether
+        they drop. They judge every document, whatever its source and language.
         """
-        self._base, self._by_language, self._by_source, self._by_kind = (
-            base,
-            by_language,
-            by_source,
-            by_kind or {},
-        )
-        self._of_lists = {rule.name: (rule, drops) for rule, drops in of_lists}
-        axes = ((None, *by_source), (None, *by_language), (None, *self._by_kind))
-        chosen = {Place(*place): self._choose(*place) for place in product(*axes)}
-        known = {rule.name: rule for rules in chosen.values() for rule, _ in rules.values()}
+        self._overlays = overlays
+        lists = {rule.name: (rule, drops) for rule, drops in of_lists}
+        places = map(Place._make, product(*((None, *overlays[axis]) for axis in Place._fields)))
+        chosen = {place: self._choose(base, place) | lists for place in places}
         order = {name: i for i, name in enumerate(RULE_NAMES)}
+        # Stable, so that limits and lists, which come last, keep their own order.
         names = sorted(
-            known, key=lambda name: order.get(name, len(order))
-        )  # stable: limits stay in their own order
+            dict.fromkeys(name for rules in chosen.values() for name in rules),
+            key=lambda name: order.get(name, len(order)),
+        )
         if len(names) > MAX_RULES:
             raise ConfigError(
                 f"{len(names)} rules are chosen, and a verdict has {MAX_RULES} bits; choose fewer"
                 " presets, limits or lists"
             )
         self.names = tuple(names)
-        bits = {name: bit for bit, name in enumerate(names)}
         self._judgements = {
             place: tuple(
-                sorted(
-                    (Judgement(bits[n], r, d) for n, (r, d) in rules.items()), key=lambda j: j.bit
-                )
+                Judgement(bit, *rules[name]) for bit, name in enumerate(names) if name in rules
             )
             for place, rules in chosen.items()
         }
@@ -103,31 +94,22 @@ class RuleBook:
     ) -> tuple[Judgement, ...]:
         """The rules for documents of a source, a language and a kind, in the order of bits; without
         any, the rules of the run."""
-        known = zip(
-            (source, language, kind),
-            (self._by_source, self._by_language, self._by_kind),
-            strict=True,
-        )
-        return self._judgements[
-            Place(*(label if label in overlays else None for label, overlays in known))
-        ]
+        labels = zip(Place._fields, (source, language, kind), strict=True)
+        known = (label if label in self._overlays[axis] else None for axis, label in labels)
+        return self._judgements[Place._make(known)]
 
     def places(self) -> list[Place]:
         """Whom each set of rules is for, that of the run first."""
         return list(self._judgements)
 
-    def _choose(
-        self, source: str | None, language: str | None, kind: str | None
-    ) -> dict[str, tuple[Rule, bool]]:
-        overlays = [self._by_language[language]] if language is not None else []
-        overlays += [self._by_kind[kind]] if kind is not None else []
-        overlays += [self._by_source[source]] if source is not None else []
-        choice = self._base
-        for overlay in overlays:
-            choice = _lay_over(choice, overlay)
-        labels = (("source", source), ("kind", kind), ("language", language))
-        where = " ".join(f"{axis} {label}" for axis, label in labels if label is not None)
-        return _rules_of(choice, f" for {where}" if where else "") | self._of_lists
+    def _choose(self, choice: RuleOverlay, place: Place) -> dict[str, tuple[Rule, bool]]:
+        where = ""
+        for axis in ("language", "kind", "source"):  # the later one wins
+            label = getattr(place, axis)
+            if label is not None:
+                choice = _lay_over(choice, self._overlays[axis][label])
+                where = f" {axis} {label}{where}"
+        return _rules_of(choice, f" for{where}" if where else "")
 
 
 def judge(
@@ -144,8 +126,6 @@ def judge(
     labels per document.
     """
     verdicts, drops = np.zeros(len(languages), np.uint64), np.zeros(len(languages), np.uint64)
-    if not len(languages):
-        return verdicts, drops
     applies = {
         "all": np.ones(len(languages), bool),
         "segmented": features["unsegmented_frac"] < UNSEGMENTED_FROM,
@@ -162,11 +142,8 @@ def judge(
         if not mine.any():
             continue
         for judgement in judgements:
-            broken = (
-                mine
-                & applies[judgement.rule.applies_to]
-                & breaks(judgement.rule, features, languages)
-            )
+            rule = judgement.rule
+            broken = mine & applies[rule.applies_to] & breaks(rule, features, languages)
             bit = broken.astype(np.uint64) << np.uint64(judgement.bit)
             verdicts |= bit
             if judgement.drops:
@@ -199,8 +176,7 @@ def document_kind(
 
     metadata: a JSON object, whose text under `key` is the document's own kind.
     """
-    # A look at the text first: most documents say nothing, and parsing them all costs more than
-    # judging.
+    # Parsing the metadata of all documents costs more than judging, and most name no kind.
     if by_kind and key is not None and metadata and key in metadata:
         own = orjson.loads(metadata).get(key)
         if isinstance(own, str) and own in by_kind:
@@ -209,15 +185,12 @@ def document_kind(
 
 
 def _lay_over(choice: RuleOverlay, overlay: RuleOverlay) -> RuleOverlay:
-    thresholds = (
-        overlay.thresholds
-        if overlay.presets is not None
-        else choice.thresholds | overlay.thresholds
-    )
+    # Thresholds were meant for the presets they were given with.
+    own_presets = overlay.presets is not None
     return RuleOverlay(
-        choice.presets if overlay.presets is None else overlay.presets,
+        overlay.presets if own_presets else choice.presets,
         choice.record if overlay.record is None else overlay.record,
-        thresholds,
+        overlay.thresholds if own_presets else choice.thresholds | overlay.thresholds,
         choice.limits | overlay.limits,
     )
 
@@ -230,6 +203,7 @@ def _rules_of(choice: RuleOverlay, where: str) -> dict[str, tuple[Rule, bool]]:
             if rule.name in choice.thresholds:
                 rule = replace(rule, threshold=choice.thresholds[rule.name], cuts=())
             first, dropping = rules.setdefault(rule.name, (rule, drops))
+            # The same question for several languages is one rule for all of them.
             if first.languages != rule.languages:
                 both = tuple(dict.fromkeys((*first.languages, *rule.languages)))
                 rules[rule.name] = (replace(first, languages=both), dropping)
@@ -240,34 +214,25 @@ def _rules_of(choice: RuleOverlay, where: str) -> dict[str, tuple[Rule, bool]]:
                     f" thresholds.{rule.name}"
                 )
     for feature, limit in choice.limits.items():
-        for side, bound, cuts in (
-            ("min", limit.min, limit.min_by_language),
-            ("max", limit.max, limit.max_by_language),
-        ):
-            if bound is not None or cuts:
-                name = f"{feature.upper()}_{'UNDER_MIN' if side == 'min' else 'OVER_MAX'}"
-                by_language = tuple(sorted(cuts.items()))
-                rule = Rule(
-                    name,
-                    "limits",
-                    feature,
-                    side,  # type: ignore[arg-type]
-                    bound,
-                    languages=limit.languages,
-                    cuts=by_language,
-                )
-                rules[name] = (rule, limit.drops)
+        name, cuts = feature.upper(), (limit.min_by_language, limit.max_by_language)
+        bounds = [
+            Rule(f"{name}_UNDER_MIN", "limits", feature, "min", limit.min),
+            Rule(f"{name}_OVER_MAX", "limits", feature, "max", limit.max),
+        ]
+        found = [
+            replace(rule, cuts=tuple(sorted(of_languages.items())))
+            for rule, of_languages in zip(bounds, cuts, strict=True)
+        ]
         if limit.pareto is not None:
-            name = f"{feature.upper()}_NOT_DRAWN"
-            rules[name] = (
-                Rule(name, "limits", drawn_feature(feature), "min", 0.0, languages=limit.languages),
-                limit.drops,
-            )
+            found.append(Rule(f"{name}_NOT_DRAWN", "limits", drawn_feature(feature), "min", 0.0))
+        rules |= {
+            rule.name: (replace(rule, languages=limit.languages), limit.drops)
+            for rule in found
+            if rule.is_on
+        }
     return rules
 
 
 def _numbers(rule: Rule) -> str:
-    """The thresholds of a preset's rule in words."""
-    return ", ".join(
-        [f"{rule.threshold:g}", *(f"{cut:g} for {language}" for language, cut in rule.cuts)]
-    )
+    cuts = (f"{cut:g} for {language}" for language, cut in rule.cuts)
+    return ", ".join([f"{rule.threshold:g}", *cuts])

@@ -36,13 +36,9 @@ def check_scores(config: QualityConfig, known: Sequence[str]) -> None:
     for name in known:
         if name in config.list_features():
             raise ConfigError(
-                f"{name} is a score and a list of quality; give one of them another name"
+                f"{name} is the name of a score and of a list in quality; rename one of them"
             )
-    overlays = [
-        ("", config.limits),
-        *((f"{place}.", overlay.limits) for place, overlay in config.overlays().items()),
-    ]
-    for where, limits in overlays:
+    for where, limits in config.all_limits():
         for name, limit in limits.items():
             place = f"quality.{where}limits.{name}"
             if name not in measured and name not in known:
@@ -51,27 +47,22 @@ def check_scores(config: QualityConfig, known: Sequence[str]) -> None:
                     f"{place} is neither a feature nor a score of this run (see"
                     f" scores.classifiers); {hint}"
                 )
-            if name in measured and (limit.is_share or limit.pareto is not None):
+            if name in measured and limit.needs_score:
                 raise ConfigError(
-                    f"{place}: shares, quantiles and draws are for scores; what lists find has min"
-                    " and max"
+                    f"{place}: shares, quantiles and draws are for scores; set min or max for"
+                    " the hits of a list"
                 )
-            if where and (limit.is_share or limit.pareto is not None or limit.spare_frac):
+            if where and limit.needs_score:
                 raise ConfigError(
-                    f"{place}: shares and draws are of all documents; put them into"
+                    f"{place}: shares, quantiles and draws hold for all documents; set them in"
                     f" quality.limits.{name}"
                 )
 
 
 def limited_scores(config: QualityConfig) -> list[str]:
     """Scores that some limit stands on, in a fixed order."""
-    limited = [
-        *config.limits,
-        *(name for overlay in config.overlays().values() for name in overlay.limits),
-    ]
-    return sorted(
-        {name for name in limited if name not in FEATURES and name not in config.list_features()}
-    )
+    limited = {name for _, limits in config.all_limits() for name in limits}
+    return sorted(limited.difference(FEATURES, config.list_features()))
 
 
 def resolve_limits(config: QualityConfig, scores: Artifact, parts: Sequence[Part]) -> QualityConfig:
@@ -96,19 +87,19 @@ def judged_scores(
             continue
         columns[name] = table[name]
         values = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
-        limit = config.limits.get(name)
-        if limit is not None and limit.pareto is not None:
+        judged[name], limit = values, config.limits.get(name)
+        if limit is None:
+            continue
+        over_draw = drawn_feature(name)
+        if limit.pareto is not None:
+            # The inverse of the distribution function, of a number in [0, 1).
             drawn = (1 - uniform(ids, name)) ** (-1 / limit.pareto) - 1
-            judged[drawn_feature(name)] = values - (1 - drawn)
-            columns[drawn_feature(name)] = pa.array(
-                judged[drawn_feature(name)], pa.float32(), from_pandas=True
-            )
-        if limit is not None and limit.spare_frac:
+            judged[over_draw] = values - (1 - drawn)
+            columns[over_draw] = pa.array(judged[over_draw], pa.float32(), from_pandas=True)
+        if limit.spare_frac:
             spared = uniform(ids, f"spare {name}") < limit.spare_frac
-            values = np.where(spared, np.nan, values)
-            if drawn_feature(name) in judged:
-                judged[drawn_feature(name)] = np.where(spared, np.nan, judged[drawn_feature(name)])
-        judged[name] = values
+            for column in judged.keys() & {name, over_draw}:
+                judged[column] = np.where(spared, np.nan, judged[column])
     return columns, judged
 
 
@@ -116,6 +107,7 @@ def uniform(ids: Sequence[bytes], purpose: str) -> np.ndarray:
     """A number in [0, 1) for each document, by its id and what it is drawn for."""
     key = hashlib.blake2b(purpose.encode(), digest_size=16).digest()
     drawn = b"".join(hashlib.blake2b(one, digest_size=8, key=key).digest() for one in ids)
+    # A float64 holds 53 bits exactly.
     return (np.frombuffer(drawn, "<u8") >> np.uint64(11)).astype(np.float64) / 2**53
 
 
@@ -134,29 +126,27 @@ def _resolve(name: str, limit: Limit, scores: Artifact, parts: Sequence[Part]) -
             cuts_keeping(values, groups, limit.keep_frac, best)
         )
     if limit.min_quantile is not None:
+        # A quantile counts from the low end, whichever end of the score is good.
         lower.update(cuts_keeping(values, groups, 1 - limit.min_quantile, "high"))
     if limit.max_quantile is not None:
         upper.update(cuts_keeping(values, groups, limit.max_quantile, "low"))
     if not lower and not upper:
         raise ConfigError(
-            f"quality.limits.{name} asks for a share of no document: none has this score; see the"
-            " scores stage"
+            f"quality.limits.{name} asks for a share, and no document has this score; check the"
+            " settings of scores"
         )
     whole = {"min": lower.pop(WHOLE, None), "max": upper.pop(WHOLE, None)}
+    # What was resolved goes, or the limit would contradict its own bounds.
     shares = dict.fromkeys(("keep_frac", "min_quantile", "max_quantile"))
     return replace(limit, **shares, **whole, min_by_language=lower, max_by_language=upper)  # type: ignore[arg-type]
 
 
 def score_values(name: str, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
     """A score of all documents (float64, NaN for null) and their languages."""
-    values = [
-        read_table(p.payload["scores"], [name])[name]
-        .to_numpy(zero_copy_only=False)
-        .astype(np.float64)
-        for p in parts
-    ]
-    languages = [
-        np.array(read_table(p.payload["language"], ["language"])["language"].to_pylist(), object)
-        for p in parts
-    ]
-    return np.concatenate([np.zeros(0), *values]), np.concatenate([np.zeros(0, object), *languages])
+    values, languages = [np.zeros(0)], [np.zeros(0, object)]
+    for part in parts:
+        scores = read_table(part.payload["scores"], [name])[name]
+        values.append(scores.to_numpy(zero_copy_only=False).astype(np.float64))
+        labels = read_table(part.payload["language"], ["language"])["language"]
+        languages.append(np.array(labels.to_pylist(), object))
+    return np.concatenate(values), np.concatenate(languages)

@@ -18,7 +18,7 @@ independent of parts but for shares of scores, which are of all documents.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ from tasks.quality.keywords import count_keywords, find_keywords
 from tasks.quality.measures import measure_features
 from tasks.quality.rules import UNSEGMENTED_FROM, document_kind, judge
 from tasks.quality.score_limits import check_scores, judged_scores, limited_scores, resolve_limits
-from tasks.quality.url_rules import count_urls, find_urls, odd_entries
+from tasks.quality.url_rules import find_urls, odd_entries
 from tasks.runtime.artifact import Artifact, check_accounting, digest_file
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts, serial
@@ -72,47 +72,37 @@ def filter_quality(
     config = resolve_limits(config, scores, parts)
     # What is cut at depends on all parts: a part judged by other bounds is another one.
     bounds = digest({name: to_plain(limit) for name, limit in config.limits.items()})
-    labels = {
-        part.name: str(scores.file(f"{LABELS_FOLDER}/{part.name}"))
-        for part in parts
-        if limited_scores(config)
-    }
     buckets = resolve_buckets(config.buckets, scores, parts)
     lists = digest({name: digest_file(path) for name, path in config.input_files().items()})
-    parts = [
-        Part(
-            p.name,
-            digest({"part": p.digest, "limits": bounds, "lists": lists, "buckets": buckets}),
-            {**p.payload, "labels": labels.get(p.name), "lists": lists, "buckets": buckets},
-        )
-        for p in parts
-    ]
+    # Only limits on scores are counted by label.
+    with_labels = bool(limited_scores(config))
+    judged = []
+    for part in parts:
+        key = {"part": part.digest, "limits": bounds, "lists": lists, "buckets": buckets}
+        labels = str(scores.file(f"{LABELS_FOLDER}/{part.name}")) if with_labels else None
+        payload = {**part.payload, "labels": labels, "lists": lists, "buckets": buckets}
+        judged.append(Part(part.name, digest(key), payload))
     odd = odd_entries(config.urls, lists)
     if odd:
-        shown = ", ".join(
-            f"{name.removeprefix('urls/folders/')} {count:,}"
-            for name, count in sorted(odd.items())[:5]
-        )
+        some = sorted(odd.items())[:5]
         logger.warning(
-            "quality.urls.folders: %s entries mean nothing and are passed over: %s",
+            "quality.urls.folders: skipped %s entries that are neither a domain nor a URL: %s",
             f"{sum(odd.values()):,}",
-            shown,
+            ", ".join(f"{name.removeprefix('urls/folders/')} {count:,}" for name, count in some),
         )
-    results = run_parts(_judge_part, parts, config, out_dir)
+    results = run_parts(_judge_part, judged, config, out_dir)
     link_sidecars(results, out_dir)
     totals = sum_counters([result.counters for result in results])
-    counters = {
-        "read": totals.get("read", 0),
-        "kept": totals.get("kept", 0),
-        "dropped": totals.get("dropped", {}),
-        "quarantined": 0,
-    }
+    counters = {name: totals.get(name, 0) for name in ("read", "kept")}
+    counters |= {"dropped": totals.get("dropped", {}), "quarantined": 0}
     check_accounting("quality", counters)
     sources = totals.get("by_source", {})
     for name in sorted(config.by_source.keys() - sources.keys()):
-        # Where a column of the records names the sources, nobody knew them before.
+        # Sources that a column of the records names are known only now.
         logger.warning(
-            "quality.by_source names %s, which no document has; there are: %s", name, _some(sources)
+            "quality.by_source names %s, which no document has; the sources are: %s",
+            name,
+            ", ".join(sorted(sources)[:10]) + ("…" if len(sources) > 10 else ""),
         )
     if not counters["kept"]:
         raise StageFailure(_nothing_left(counters))
@@ -121,12 +111,9 @@ def filter_quality(
     }
     if buckets:
         metrics["buckets"] = {**buckets, "by_language": totals["buckets"]}
-    return Artifact(
-        out_dir,
-        "quality",
-        counters,
-        metrics | ({"odd_list_entries": odd} if config.urls.folders else {}),
-    )
+    if config.urls.folders:
+        metrics["odd_list_entries"] = odd
+    return Artifact(out_dir, "quality", counters, metrics)
 
 
 def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[str, Any]:
@@ -134,17 +121,14 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
         part.payload["documents"],
         ["id", "text", "source", "url", *(["metadata"] if config.by_kind else [])],
     )
-    labels, scores = (
-        read_table(part.payload["language"], ["id", "language"]),
-        read_table(part.payload["scores"]),
-    )
+    labels = read_table(part.payload["language"], ["id", "language"])
+    scores = read_table(part.payload["scores"])
     check_aligned(documents, labels, "the language sidecar")
     check_aligned(documents, scores, "the scores sidecar")
     languages = np.asarray(labels["language"].to_pylist(), dtype=object)
-    hits, masks = find_keywords(
-        config.keywords, part.payload["lists"], documents["text"], languages
-    )
-    url_hits = find_urls(config.urls, part.payload["lists"], documents["url"])
+    lists = part.payload["lists"]
+    hits, masks = find_keywords(config.keywords, lists, documents["text"], languages)
+    url_hits = find_urls(config.urls, lists, documents["url"])
     features = measure_features(documents["text"], languages) | url_hits | hits
     sources = np.asarray(documents["source"].to_pylist(), dtype=object)
     book = config.rule_book()
@@ -156,33 +140,22 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
         kinds[:] = [document_kind(metadata, source, *named) for metadata, source in places]
     verdicts, drops = judge(book, features | judged, sources, languages, kinds)
     num_bytes = pc.binary_length(documents["text"]).cast(pa.int64())
-    measured = {"num_bytes": num_bytes, **features, **score_columns}
-    columns = {
-        "id": documents["id"],
-        **measured,
-        "verdict": verdicts,
-        "drops": drops,
-        "kept": drops == 0,
-    }
+    columns = {"id": documents["id"], "num_bytes": num_bytes, **features, **score_columns}
+    columns |= {"verdict": verdicts, "drops": drops, "kept": drops == 0}
     if masks is not None:
         columns["masks"] = masks
     line_cuts = None
     if config.line_cuts.rules != "none":
-        wanted = np.isin(languages.astype(str), config.line_cuts.languages) | (
-            not config.line_cuts.languages
-        )
-        wanted &= features["unsegmented_frac"] < UNSEGMENTED_FROM
+        # C4 has no rule for scripts without spaces.
+        wanted = features["unsegmented_frac"] < UNSEGMENTED_FROM
+        if config.line_cuts.languages:
+            wanted &= np.isin(languages.astype(str), config.line_cuts.languages)
         line_cuts = cut_lines(documents["text"], wanted, config.line_cuts.rules)
         columns["cuts"] = line_cuts
     if buckets := part.payload["buckets"]:
         values = scores[buckets["score"]].to_numpy(zero_copy_only=False).astype(np.float64)
         columns["bucket"] = bucket_of(buckets, values, languages)
-    write_table(
-        pa.table(
-            {name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()}
-        ),
-        directory / SIDECAR_FILE,
-    )
+    write_table(pa.table(columns), directory / SIDECAR_FILE)
     labels_of = {"source": sources, "language": languages}
     if config.by_kind:
         labels_of["kind"] = np.array([kind or NONE for kind in kinds], object)
@@ -194,22 +167,19 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     if config.keywords:
         counts["keywords"] = count_keywords(config.keywords, hits)
     if url_hits:
-        counts["urls"] = count_urls(url_hits)
+        counts["urls"] = {name: int(values.sum()) for name, values in url_hits.items()}
     if part.payload["labels"]:
-        counts["score_rules"] = count_by_label(
-            book, verdicts, judged, read_table(part.payload["labels"])
-        )
+        by_label = read_table(part.payload["labels"])
+        counts["score_rules"] = count_by_label(book, verdicts, judged, by_label)
     return counts
-
-
-def _some(labels: Collection[str]) -> str:
-    return ", ".join(sorted(labels)[:10]) + ("…" if len(labels) > 10 else "")
 
 
 def _nothing_left(counters: Mapping[str, Any]) -> str:
     if not counters["read"]:
-        return "quality read no documents; check what ingest found"
+        return "quality read no documents; check the counts of ingest"
     worst = sorted(counters["dropped"].items(), key=lambda item: (-item[1], item[0]))[:3]
-    reasons = ", ".join(f"{name} {count}" for name, count in worst)
-    way_out = f"try quality=lenient, or ++quality.thresholds.{worst[0][0]}=null"
-    return f"quality dropped all {counters['read']} documents, most for {reasons}; {way_out}"
+    return (
+        f"quality dropped all {counters['read']} documents, most for"
+        f" {', '.join(f'{name} {count}' for name, count in worst)}; try quality=lenient, or"
+        f" ++quality.thresholds.{worst[0][0]}=null"
+    )

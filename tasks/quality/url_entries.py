@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
 
 PIECES = re.compile(r"[^\W_]+")
-
 _SCHEME = re.compile(r"(?i)[a-z][a-z0-9+.-]*://")
-
 _IDNA_DOTS = str.maketrans("。．｡", "...")
 
 
@@ -29,6 +27,7 @@ def split_url(url: str) -> tuple[str, str] | None:
     where there is no host."""
     url = url.strip()
     try:
+        # Behind // urlsplit reads a host, also where the scheme is missing.
         pieces = urlsplit(url if _SCHEME.match(url) or url.startswith("//") else f"//{url}")
         host = normal_host(pieces.hostname or "")
     except ValueError:  # a bracketed host that is none
@@ -52,11 +51,8 @@ def normal_host(host: str) -> str:
 def domains_above(host: str, suffixes: PublicSuffixList) -> list[str]:
     """The host and the domains above it, down to the registrable one; an address or an unknown host
     alone."""
-    registrable = (
-        suffixes.privatesuffix(host)
-        if not host.replace(".", "").isdigit() and ":" not in host
-        else None
-    )
+    is_address = host.replace(".", "").isdigit() or ":" in host
+    registrable = None if is_address else suffixes.privatesuffix(host)
     if registrable is None:
         return [host]
     labels, least = host.split("."), registrable.count(".") + 1
@@ -66,11 +62,11 @@ def domains_above(host: str, suffixes: PublicSuffixList) -> list[str]:
 def places_above(host: str, rest: str) -> list[str]:
     """The URL, without its query, and every folder above it, as `host/path`; `www.` and final
     slashes are left out."""
-    host = host.removeprefix("www.")
-    path = rest.partition("?")[0]
-    names = path.strip("/").split("/") if path.strip("/") else []
-    places = ["/".join([host, *names[:i]]) for i in range(len(names) + 1)]
-    return [*places, f"{places[-1]}?{rest.partition('?')[2]}"] if "?" in rest else places
+    path, mark, query = rest.partition("?")
+    names = [host.removeprefix("www."), *filter(None, [path.strip("/")])]
+    names = "/".join(names).split("/")
+    places = ["/".join(names[: i + 1]) for i in range(len(names))]
+    return [*places, f"{places[-1]}?{query}"] if mark else places
 
 
 @lru_cache(maxsize=1)
@@ -84,14 +80,13 @@ def domain_entry(entry: str, where: str) -> str:
     host = normal_host(entry.strip().removeprefix("*.").lstrip("."))
     if not host or any(char in host for char in "/:@ ") or ".." in host or not host.isprintable():
         raise ConfigError(
-            f"{where} holds {entry!r}, which is not a domain; write it like example.com, and"
-            " addresses"
-            " of pages under urls"
+            f"{where} holds {entry!r}, which is not a domain; write it like example.com, and set"
+            " URLs of pages under urls"
         )
     if not host.replace(".", "").isdigit() and public_suffixes().is_public(host):
         raise ConfigError(
-            f"{where} holds {entry!r}, a public suffix under which anybody has a domain; list the"
-            " domains under it that are meant"
+            f"{where} holds {entry!r}, a public suffix, under which anybody can register a domain;"
+            " list domains under it"
         )
     return host
 
@@ -104,7 +99,7 @@ def place_entry(entry: str, where: str) -> str:
         )
     host, rest = split
     if not rest.strip("/"):
-        raise ConfigError(f"{where} holds {entry!r}, which is a whole host; write it under domains")
+        raise ConfigError(f"{where} holds {entry!r}, which is a whole host; set it under domains")
     return places_above(host, rest)[-1]
 
 
@@ -112,6 +107,7 @@ def keyword_entry(entry: str, where: str) -> str:
     word = entry.strip().casefold()
     if not PIECES.fullmatch(word):
         raise ConfigError(
-            f"{where} holds {entry!r}; a keyword of URLs is one word of letters and digits"
+            f"{where} holds {entry!r}, which is not one word of letters and digits; split it up, or"
+            " set it under urls"
         )
     return word

@@ -32,7 +32,8 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import NOT_IN_KEY, ConfigError, nearest
-from tasks.corpus.listfiles import read_entries
+from tasks.corpus.documentset import one_chunk
+from tasks.corpus.listfiles import check_list_files, read_entries
 from tasks.quality.presets import Rule
 from tasks.quality.url_entries import (
     PIECES,
@@ -94,10 +95,11 @@ class UrlRules:
     def __post_init__(self) -> None:
         if self.categories and not self.folders:
             raise ConfigError(
-                "categories choose among those of folders, and there are none; give folders=[…]"
+                f"categories ({', '.join(self.categories)}) choose among those of folders, and no"
+                " folder is given; set folders=[PATH]"
             )
         for setting, read in _READ.items():
-            for entry in getattr(self, setting, ()):
+            for entry in getattr(self, setting):
                 read(entry, f"quality.urls.{setting}")
 
     @property
@@ -127,50 +129,37 @@ def url_files(rules: UrlRules) -> dict[str, Path]:
         found = sorted(folder.glob("*/domains")) + sorted(folder.glob("*/urls"))
         if not found:
             raise ConfigError(
-                f"quality.urls.folders ({folder}) holds no CATEGORY/domains and no CATEGORY/urls;"
-                " give a UT1 folder"
+                f"quality.urls.folders ({folder}) holds neither CATEGORY/domains nor CATEGORY/urls;"
+                " give a folder laid out like UT1"
             )
         categories |= {path.parent.name for path in found}
-        chosen = [
-            path for path in found if not rules.categories or path.parent.name in rules.categories
-        ]
-        files |= {f"urls/folders/{i}/{path.parent.name}/{path.name}": path for path in chosen}
-    for category in rules.categories:
-        if category not in categories:
-            hint = nearest(category, sorted(categories))
-            raise ConfigError(
-                f"quality.urls.categories names {category}, which no folder has; {hint}"
-            )
+        files |= {
+            f"urls/folders/{i}/{path.parent.name}/{path.name}": path
+            for path in found
+            if not rules.categories or path.parent.name in rules.categories
+        }
+    for category in sorted(set(rules.categories) - categories):
+        raise ConfigError(
+            f"quality.urls.categories names {category}, which no folder has;"
+            f" {nearest(category, sorted(categories))}"
+        )
     return files
 
 
 def check_url_files(rules: UrlRules) -> None:
-    """Raise ConfigError for an entry that means nothing in a file of one's own, as reading it
-    would."""
-    for setting in _FILES:
-        for i, path in enumerate(getattr(rules, setting)):
+    """Raise ConfigError for a missing file, and for an entry that means nothing in a file of one's
+    own, as reading it would."""
+    for name, path in url_files(rules).items():
+        setting = name.split("/")[1]
+        check_list_files(f"quality.urls.{setting}", (path,))
+        if setting in _FILES:
             stat = path.stat()
-            _entries_of(
-                path, setting, f"quality.urls/{setting}/{i}", (stat.st_size, stat.st_mtime_ns)
-            )
+            _entries_of(path, setting, (stat.st_size, stat.st_mtime_ns))
 
 
 def odd_entries(rules: UrlRules, files_digest: str) -> dict[str, int]:
     """{file of a folder: entries that mean nothing}, without files that have none."""
     return dict(_read_lists(rules, files_digest).odd) if rules.folders else {}
-
-
-def check_entries(rules: UrlRules) -> None:
-    """Raise ConfigError on an entry of the configuration itself that is not a domain, URL or
-    word."""
-    for setting in ("domains", "allow_domains"):
-        for entry in getattr(rules, setting):
-            domain_entry(entry, f"quality.urls.{setting}")
-    for setting in ("urls", "allow_urls"):
-        for entry in getattr(rules, setting):
-            place_entry(entry, f"quality.urls.{setting}")
-    for entry in rules.keywords:
-        keyword_entry(entry, "quality.urls.keywords")
 
 
 def find_urls(rules: UrlRules, files_digest: str, urls: pa.ChunkedArray) -> dict[str, np.ndarray]:
@@ -182,12 +171,10 @@ def find_urls(rules: UrlRules, files_digest: str, urls: pa.ChunkedArray) -> dict
     if not rules.finds:
         return {}
     lists = _read_lists(rules, files_digest)
-    encoded = urls.combine_chunks().dictionary_encode()
-    encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+    encoded = one_chunk(urls).dictionary_encode()
     hosts: dict[str, tuple[bool, bool]] = {}
-    verdicts = np.zeros(
-        (len(encoded.dictionary) + 1, len(FEATURES_OF_URLS)), np.int64
-    )  # the last: no URL
+    # The last row is that of documents without a URL.
+    verdicts = np.zeros((len(encoded.dictionary) + 1, len(FEATURES_OF_URLS)), np.int64)
     for i, url in enumerate(encoded.dictionary.to_pylist()):
         verdicts[i] = lists.judge(url, hosts)
     rows = verdicts[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()]
@@ -196,20 +183,15 @@ def find_urls(rules: UrlRules, files_digest: str, urls: pa.ChunkedArray) -> dict
     }
 
 
-def count_urls(features: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """{feature: documents it hits}."""
-    return {name: int(values.sum()) for name, values in features.items()}
-
-
 @dataclass(frozen=True)
 class _Lists:
     suffixes: PublicSuffixList
-    domains: frozenset[str]
-    urls: frozenset[str]
-    keywords: frozenset[str]
-    allow_domains: frozenset[str]
-    allow_urls: frozenset[str]
     odd: Mapping[str, int]
+    domains: set[str]
+    urls: set[str]
+    keywords: set[str]
+    allow_domains: set[str]
+    allow_urls: set[str]
 
     def judge(self, url: str, hosts: dict[str, tuple[bool, bool]]) -> tuple[int, int, int]:
         """Hits of domain, URL and keyword. `hosts` remembers (blocked, allowed) of each host."""
@@ -218,12 +200,10 @@ class _Lists:
             return 0, 0, 0
         host, rest = split
         if host not in hosts:
-            above = domains_above(host, self.suffixes)
-            hosts[host] = (
-                not self.domains.isdisjoint(above),
-                not self.allow_domains.isdisjoint(above),
-            )
+            above = set(domains_above(host, self.suffixes))
+            hosts[host] = bool(self.domains & above), bool(self.allow_domains & above)
         blocked, allowed = hosts[host]
+        # Most runs list no URLs, and most documents have a URL.
         paths = places_above(host, rest) if self.urls or self.allow_urls else []
         if allowed or not self.allow_urls.isdisjoint(paths):
             return 0, 0, 0
@@ -243,24 +223,22 @@ def _read_lists(rules: UrlRules, files_digest: str) -> _Lists:
     for name, path in files.items():
         _, kind, *_, last = name.split("/")
         if kind != "folders":
-            lists[_FILES[kind]] |= _entries_of(path, kind, f"quality.{name}", files_digest)
+            lists[_FILES[kind]] |= _entries_of(path, kind, files_digest)
             continue
-        for entry in read_entries(path, f"quality.{name}", "surrogateescape"):
+        # Bytes that are not UTF-8 make an odd entry, not an error.
+        for entry in read_entries(path, "quality.urls.folders", "surrogateescape"):
             try:
                 lists[last].add(_READ[last](entry, name))
             except ConfigError:
                 odd[name] += 1
-    domains, urls, keywords, allow_domains, allow_urls = (
-        frozenset(lists[setting]) for setting in _READ
-    )
-    return _Lists(public_suffixes(), domains, urls, keywords, allow_domains, allow_urls, odd)
+    return _Lists(public_suffixes(), odd, **lists)
 
 
 @lru_cache(maxsize=16)
-def _entries_of(path: Path, setting: str, where: str, version: Any) -> frozenset[str]:
+def _entries_of(path: Path, setting: str, version: Any) -> frozenset[str]:
     """The entries of a file of one's own. `version`: of its content, so that it is read again when
     it has changed."""
-    read = _READ[_FILES[setting]]
+    read, where = _READ[_FILES[setting]], f"quality.urls.{setting}"
     return frozenset(read(entry, f"{where} ({path})") for entry in read_entries(path, where))
 
 
@@ -272,10 +250,5 @@ _READ: Mapping[str, Callable[[str, str], str]] = {
     "allow_urls": place_entry,
 }
 """How an entry of a setting is read."""
-_FILES = {
-    "domain_files": "domains",
-    "url_files": "urls",
-    "keyword_files": "keywords",
-    "allow_domain_files": "allow_domains",
-}
+_FILES = {f"{name}_files": f"{name}s" for name in ("domain", "url", "keyword", "allow_domain")}
 """Settings that name files, and what those hold."""

@@ -14,13 +14,13 @@ from functools import partial
 from typing import BinaryIO, TypeVar
 
 from tasks.readers.archives import read_members
-from tasks.readers.arrowtables import read_arrow, read_parquet
 from tasks.readers.contents import recognise
 from tasks.readers.delimited import DELIMITED, read_delimited
 from tasks.readers.formats import ARCHIVES, BY_NAME, Format, Layout, format_of
 from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, Skipped, json_type
 from tasks.readers.jsonfiles import read_json
 from tasks.readers.recordlimits import USUAL, Limits
+from tasks.readers.tables.arrowtables import read_arrow, read_parquet
 from tasks.readers.warc import read_warc
 from tasks.readers.wholefiles import read_html, read_text
 
@@ -55,8 +55,10 @@ def read_streams(
     layout: Layout = BY_NAME,
     limits: Limits = USUAL,
 ) -> Iterator[tuple[str, Iterator[Item]]]:
-    """(name, items) of a file that is open, or of each member where it is an archive. Items must be
-    taken before the next stream is."""
+    """(name, items) of an open file, or of each member of an archive.
+
+    Items must be taken before the next stream is.
+    """
     form = format_of(relative, layout.format)
     assert form is not None, f"{relative} was listed but has no reader"
     known = recognise(file, form)
@@ -68,11 +70,8 @@ def read_streams(
             yield relative, iter((member,))
         else:
             name, member_form, member_stream = member
-            inner = f"{relative}!{name}"
-            yield (
-                inner,
-                _items(recognise(member_stream, member_form), inner, columns, layout, limits),
-            )
+            inner, found = f"{relative}!{name}", recognise(member_stream, member_form)
+            yield inner, _items(found, inner, columns, layout, limits)
 
 
 def _items(
@@ -85,23 +84,21 @@ def _items(
     if isinstance(known, Fault):
         return iter((known,))
     stream, form = known
-    return _guarded(
-        _reader(form.kind, layout)(stream, form.compression, name, columns, limits), form.kind
-    )
+    read = _reader(form.kind, layout)
+    return _guarded(read(stream, form.compression, name, columns, limits), form.kind)
 
 
 def _guarded(items: Iterator[T], kind: str) -> Iterator[T | Fault]:
-    """The items of a file or a member, of which what its parser fails on costs the rest.
+    """The items of a file or a member; where its parser fails, the rest is lost.
 
-    A parser may fail on what others wrote in more ways than it says. These few kinds come of the
-    input; any other is ours.
+    A parser may fail on hostile input in more ways than it says. These few kinds come from the
+    input; any other is a fault of ours.
     """
     try:
         yield from items
     except PARSER_TROUBLE as error:
-        yield Fault(
-            1, None, f"unreadable {kind}: its reader failed ({type(error).__name__})", ends=True
-        )
+        failed = f"unreadable {kind}: its reader failed ({type(error).__name__})"
+        yield Fault(1, None, failed, ends=True)
 
 
 def _reader(kind: str, layout: Layout) -> Reader:

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import IO, Any, BinaryIO, cast
 
 from tasks.readers.bytestreams import SoundBytes
+from tasks.readers.codecs import MAX_DEFLATE_RATIO, most_bytes
 from tasks.readers.formats import ARCHIVES, SEEKING, Format, format_of
 from tasks.readers.items import Fault, Skipped, damaged
 from tasks.readers.recordlimits import Limits
@@ -32,38 +33,27 @@ SPOOLED_BYTES = 64_000_000
 """Members that are read from several places are copied, in memory up to this size."""
 
 PIECE_BYTES = 1 << 16
-"""Asked of a member at once: what the library decompresses for it is not bounded for bzip2 and
-LZMA."""
+"""Asked of a member at once. What the library then decompresses is unbounded in bzip2 and LZMA."""
 MAX_DIRECTORY_BYTES = 1 << 26
-"""Of a zip archive. The library holds twenty times as much, and reads nothing else that is long at
-once."""
+"""Of a zip archive: the library reads it at once and holds twenty times as much."""
 LZMA_HEADER_BYTES, LZMA_DICTIONARY = 9, slice(5, 9)
 """At the beginning of a member of a zip archive that is in LZMA."""
 
-ZIP_TROUBLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    ValueError,
-    RuntimeError,
-    OSError,
-    OverflowError,
-    struct.error,
-)
-"""What a broken archive makes the library raise: also for offsets before its beginning, and
-passwords."""
+_CODEC_TROUBLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
+ZIP_TROUBLE = (*_CODEC_TROUBLE, EOFError, ValueError, RuntimeError, OSError, OverflowError)
+"""What a broken archive makes the library raise, also for passwords and offsets out of range."""
 
 Member = tuple[str, Format, BinaryIO] | Fault | Skipped
 SKIPPED = Skipped("archive_member")
 
 
 def read_members(stream: BinaryIO, kind: str, compression: str, limits: Limits) -> Iterator[Member]:
-    """(name, format, stream) of each member that has a reader; the stream is valid until the next
-    one is asked for."""
-    yield from (
-        _read_zip(stream, limits) if kind == "zip" else _read_tar(stream, compression, limits)
-    )
+    """(name, format, stream) of each member with a reader; a stream is valid until the next one."""
+    return _read_zip(stream, limits) if kind == "zip" else _read_tar(stream, compression, limits)
+
+
+def _broken(error: str) -> Fault:
+    return Fault(1, None, error, ends=True)
 
 
 def _read_zip(stream: BinaryIO, limits: Limits) -> Iterator[Member]:
@@ -71,7 +61,7 @@ def _read_zip(stream: BinaryIO, limits: Limits) -> Iterator[Member]:
         archive = zipfile.ZipFile(cast(IO[bytes], _ShortReads(stream)))
     except ZIP_TROUBLE as error:
         _require_no_disk_trouble(error)
-        yield Fault(1, None, f"broken zip: {type(error).__name__}", ends=True)
+        yield _broken(f"broken zip: {type(error).__name__}")
         return
     names = _Names()
     with archive:
@@ -84,34 +74,27 @@ def _read_zip(stream: BinaryIO, limits: Limits) -> Iterator[Member]:
                 yield SKIPPED
                 continue
             if entry.header_offset in overlapping:
-                yield Fault(1, None, "broken zip: a member overlaps another", ends=True)
+                yield _broken("broken zip: a member overlaps another")
                 continue
             try:
-                if (
-                    entry.compress_type == zipfile.ZIP_LZMA
-                    and _lzma_dictionary_bytes(archive, entry) > limits.window_bytes
-                ):
-                    yield Fault(1, None, limits.over("a window of a member"), ends=True)
+                is_lzma = entry.compress_type == zipfile.ZIP_LZMA
+                if is_lzma and _lzma_dictionary_bytes(archive, entry) > limits.window_bytes:
+                    yield _broken(limits.over("a window of a member"))
                     continue
                 member = archive.open(entry)
             except ZIP_TROUBLE as error:
                 _require_no_disk_trouble(error)
-                yield Fault(
-                    1,
-                    None,
-                    f"broken zip: a member cannot be opened ({type(error).__name__})",
-                    ends=True,
-                )
+                yield _broken(f"broken zip: a member cannot be opened ({type(error).__name__})")
                 continue
             with member:
-                sound = SoundMember(member)
+                sound = SoundMember(member, most_bytes(entry.compress_size))
                 yield from _as_member(names.name(entry.filename), form, sound, limits)
             if sound.damage:
-                yield Fault(1, None, f"broken zip: a member is damaged ({sound.damage})", ends=True)
+                yield _broken(f"broken zip: a member is damaged ({sound.damage})")
 
 
 def _read_tar(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Member]:
-    sound = SoundBytes(stream, compression, limits.window_bytes)
+    sound = SoundBytes(stream, compression, limits)
     buffered = io.BufferedReader(sound, 1 << 16)
     names, left_hole_bytes = _Names(), limits.spooled_bytes
     try:
@@ -121,9 +104,7 @@ def _read_tar(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Me
             form = _member_format(entry.name)
             holes = hole_bytes(entry) if form else 0
             if holes > left_hole_bytes:
-                yield Fault(
-                    1, None, limits.over_spooled("holes in the members of an archive"), ends=True
-                )
+                yield _broken(limits.over_spooled("holes in the members of an archive"))
                 continue
             left_hole_bytes -= holes
             member = archive.extractfile(entry) if form else None
@@ -134,20 +115,20 @@ def _read_tar(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Me
                 part = SoundMember(member)
                 yield from _as_member(names.name(entry.name), form, part, limits)
             if part.damage:
-                yield Fault(1, None, f"broken tar: a member is damaged ({part.damage})", ends=True)
+                yield _broken(f"broken tar: a member is damaged ({part.damage})")
         if _goes_on(buffered):
             more = (
-                "the tar archive goes on after its end, as archives do that are appended with cat"
+                "the tar archive continues after its end, like archives that were joined with cat"
             )
-            yield Fault(1, None, damaged(more), ends=True)
+            yield _broken(damaged(more))
     except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
         # Other messages than those of the library quote what is in the file.
         what = error if isinstance(error, tarfile.TarError) else type(error).__name__
-        yield Fault(1, None, damaged(sound.damage or f"broken tar ({what})"), ends=True)
+        yield _broken(damaged(sound.damage or f"broken tar ({what})"))
         return
     sound.drain()
     if sound.damage:
-        yield Fault(1, None, damaged(sound.damage), ends=True)
+        yield _broken(damaged(sound.damage))
 
 
 def _as_member(name: str, form: Format, member: SoundMember, limits: Limits) -> Iterator[Member]:
@@ -162,7 +143,7 @@ def _as_member(name: str, form: Format, member: SoundMember, limits: Limits) -> 
             copied.write(block)
             left_bytes -= len(block)
         if left_bytes < 0:
-            yield Fault(1, None, limits.over_spooled(f"a member in {form.kind}"), ends=True)
+            yield _broken(limits.over_spooled(f"a member in {form.kind}"))
             return
         copied.seek(0)
         yield name, form, cast(BinaryIO, copied)
@@ -182,7 +163,8 @@ def _lzma_dictionary_bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> 
     """What a member in LZMA makes its decompressor take before it gives a byte."""
     as_stored = copy.copy(entry)
     as_stored.compress_type, as_stored.file_size = zipfile.ZIP_STORED, entry.compress_size
-    del as_stored.CRC  # it is that of other bytes
+    # The checksum is that of the decompressed bytes.
+    del as_stored.CRC
     with archive.open(as_stored) as member:
         return int.from_bytes(member.read(LZMA_HEADER_BYTES)[LZMA_DICTIONARY], "little")
 
@@ -213,8 +195,8 @@ def _goes_on(stream: io.BufferedIOBase) -> bool:
 class SoundMember(io.RawIOBase):
     """A member as a stream that ends where it stops being sound."""
 
-    def __init__(self, member: IO[bytes]) -> None:
-        self._member = member
+    def __init__(self, member: IO[bytes], max_bytes: int | None = None) -> None:
+        self._member, self._left_bytes = member, max_bytes
         self.damage: str | None = None
 
     def readable(self) -> bool:
@@ -229,6 +211,11 @@ class SoundMember(io.RawIOBase):
             _require_no_disk_trouble(error)
             self.damage = type(error).__name__
             return 0
+        if self._left_bytes is not None:
+            self._left_bytes -= len(data)
+            if self._left_bytes < 0:
+                self.damage = f"it expands by more than {MAX_DEFLATE_RATIO:,} times"
+                return 0
         buffer[: len(data)] = data
         return len(data)
 
@@ -239,16 +226,14 @@ class SoundMember(io.RawIOBase):
 
 
 class _Names:
-    """Names of members, each once: an archive may hold several of one name, and their records are
-    not the same."""
+    """Names of members, each once: an archive may hold several members of one name."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
 
     def name(self, stored: str) -> str:
-        name = (
-            "/".join(_steps(stored)).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        )
+        steps = "/".join(_steps(stored))
+        name = steps.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         self._seen[name] += 1
         return name if self._seen[name] == 1 else f"{name}#{self._seen[name]}"
 
@@ -260,8 +245,7 @@ def _require_no_disk_trouble(error: BaseException) -> None:
 
 
 def _steps(name: str) -> list[str]:
-    """Folders and name: `tar -c .` and others begin them with `./`. No file is ever written by
-    them."""
+    """Folders and name: `tar -c .` and others begin them with `./`. No file is written by them."""
     return [step for step in name.split("/") if step not in ("", ".")]
 
 

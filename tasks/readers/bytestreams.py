@@ -3,9 +3,11 @@ sound place after damage.
 
 `read_blocks` decompresses gzip, zstd, bzip2 and xz in bounded memory, over every member and every
 frame. A stream that ends in the middle, or is corrupt there, gives all bytes before that place and
-then raises `DamagedStream`, so that readers can keep what is whole. Blocks have no meaning of their
-own: only their concatenation counts. `SoundBytes` is the same as a file object for libraries that
-read one: it ends where the soundness does, and says so afterwards.
+then raises `DamagedStream`, so that readers can keep what is whole. Where the checksum after a
+member fails, any of its bytes may be wrong. So a member within the size limit of a record is given
+only once its checksum holds; for a longer one the error says how much was given before. Blocks have
+no meaning of their own: only their concatenation counts. `SoundBytes` is the same as a file object
+for libraries that read one: it ends where the soundness does, and says so afterwards.
 
 `read_pieces` also tells where members begin, and resumes after damage at the next member whose
 content begins as expected. A magic number alone is not enough for that: three bytes occur in
@@ -20,19 +22,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
-from tasks.readers.codecs import BLOCK_BYTES, CODECS, TRAILER_BYTES, Codec
+from tasks.readers.codecs import (
+    BLOCK_BYTES,
+    CODECS,
+    MAX_DEFLATE_RATIO,
+    TRAILER_BYTES,
+    Codec,
+    describe,
+    describe_bomb,
+    most_bytes,
+)
+from tasks.readers.recordlimits import USUAL, Limits
 
 COMPRESSED_BLOCK_BYTES = 1 << 13
-MAX_WINDOW_BYTES = 1 << 29
-"""Of earlier content that a decompressor may keep: what it takes at the first bytes of a stream
-that asks for it."""
 HELD_COMPRESSED_BYTES = 1 << 20
 """Of the current member, to find the exact place of damage and members that a damaged one ran into.
 Damaged deflate data turns invalid within some kB."""
 MAX_MEMBER_HEADER_BYTES = 1 << 17
 """A gzip header has an extra field of up to 64 kB and names."""
-MAX_DEFLATE_RATIO = 1032
-"""Of deflate; a length in a trailer beyond it is not believed."""
 
 
 class DamagedStream(ValueError):
@@ -60,21 +67,19 @@ class Gap(NamedTuple):
     """Compressed bytes before the next sound member."""
     missing_bytes: int
     """Uncompressed bytes that the damaged member states beyond those that were given; negative
-    where it gave more than it states, 0 where it states nothing."""
+    where it gave more than it states. Where it states nothing, those that were held back."""
 
 
 Piece = bytes | MemberStart | Gap
 
 
-def read_blocks(
-    stream: BinaryIO, compression: str = "", max_window_bytes: int = MAX_WINDOW_BYTES
-) -> Iterator[bytes]:
+def read_blocks(stream: BinaryIO, compression: str = "", limits: Limits = USUAL) -> Iterator[bytes]:
     """The uncompressed bytes of a stream, in blocks. Raises DamagedStream after the last sound
     byte.
 
     compression: a suffix of `tasks.readers.formats.COMPRESSIONS`, or empty.
     """
-    for piece in read_pieces(stream, compression, b"", max_window_bytes):
+    for piece in read_pieces(stream, compression, b"", limits):
         if type(piece) is bytes:
             yield piece
 
@@ -83,7 +88,7 @@ def read_pieces(
     stream: BinaryIO,
     compression: str = "",
     begins: bytes = b"",
-    max_window_bytes: int = MAX_WINDOW_BYTES,
+    limits: Limits = USUAL,
 ) -> Iterator[Piece]:
     """Blocks of uncompressed bytes, the places where members begin, and gaps.
 
@@ -96,8 +101,9 @@ def read_pieces(
             yield block
         return
     codec, source, pending, member = CODECS[compression], _Compressed(stream), b"", None
-    make = partial(codec.make, max_window_bytes)
-    given = 0
+    make = partial(codec.make, limits.window_bytes)
+    begin = total = 0
+    unverified = _Unverified(0)
     while True:
         if not pending and (member is None or getattr(member, "needs_input", True)):
             pending = source.read()
@@ -108,43 +114,69 @@ def read_pieces(
             if not pending:
                 continue
             source.begin_member(pending)
-            member, given = make(), 0
-            yield MemberStart(source.offset - len(pending))
-        error, at_end = "", not pending and getattr(member, "needs_input", True)
-        if at_end:
+            begin, member = source.offset - len(pending), make()
+            unverified = _Unverified(limits.record_bytes if codec.checksum_errors else 0)
+            yield MemberStart(begin)
+        block, error, is_altered = b"", "", False
+        if not pending and getattr(member, "needs_input", True):
             error = f"truncated {codec.name} stream"
             # What the decompressor still holds is sound: it was only waiting for more.
-            if rest := member.flush() if codec.name == "gzip" else b"":
-                given += len(rest)
-                yield rest
+            block = member.flush() if codec.name == "gzip" else b""
         else:
             try:
-                block, pending_after = codec.step(member, pending)
+                block, pending = codec.step(member, pending)
             except codec.errors as raised:
-                error = _describe(codec, raised, max_window_bytes)
-            else:
-                pending, given = pending_after, given + len(block)
-                if block:
-                    yield block
-                if member.eof:
-                    member = None
+                error = describe(codec, raised, limits.window_bytes)
+                is_altered = any(words in str(raised) for words in codec.checksum_errors)
+        total += len(block)
+        yield from unverified.pass_on(block)
+        stopped_at = source.offset - len(pending)
+        if not error and total > most_bytes(source.offset):
+            error = describe_bomb(codec)
+            yield from unverified.release()
+        elif is_altered:
+            # Whatever was given of the member may be altered, and no one knows where.
+            error += f"; {unverified.num_given:,} bytes of it were read before"
+            stopped_at = stopped_at if unverified.num_given else begin
+            taken = unverified.num_given + unverified.num_held
+            for block, _ in _salvage(codec, make, source, pending, taken):
+                unverified.num_held += len(block)
+        elif error:
+            yield from unverified.release()
+            for block, num_sound in _salvage(codec, make, source, pending, unverified.num_given):
+                stopped_at = source.offset - len(pending) + num_sound
+                yield from unverified.pass_on(block)
+        elif member.eof:
+            yield from unverified.release()
+            member = None
         if error:
-            stopped_at = source.offset - len(pending)
-            for block, num_sound in _salvage(codec, make, source, pending, given):
-                given, stopped_at = given + len(block), source.offset - len(pending) + num_sound
-                if block:
-                    yield block
-            yield _resume(codec, make, source, error, stopped_at, given, begins)
+            yield _resume(codec, make, source, error, stopped_at, unverified, begins)
             pending, member = b"", None
+            total = min(total, most_bytes(source.offset))  # a bomb does not spend what comes later
 
 
-def _describe(codec: Codec, raised: BaseException, max_window_bytes: int) -> str:
-    if not (isinstance(raised, MemoryError) or "emory" in str(raised)):
-        return f"corrupt {codec.name} stream ({raised})"
-    return (
-        f"a {codec.name} stream needs a window of more than {max_window_bytes:,} bytes; raise"
-        " source.max_record_bytes"
-    )
+class _Unverified:
+    """The blocks of a member whose checksum is still to come, up to the length of a record; those
+    of a longer one are given as they come."""
+
+    def __init__(self, max_held_bytes: int) -> None:
+        self._max_held_bytes = max_held_bytes
+        self._blocks: list[bytes] = []
+        self.num_held = self.num_given = 0
+        """Bytes."""
+
+    def pass_on(self, block: bytes) -> list[bytes]:
+        """What may be given now that there is another block."""
+        if block:
+            self._blocks.append(block)
+            self.num_held += len(block)
+        return self.release() if self.num_held > self._max_held_bytes else []
+
+    def release(self) -> list[bytes]:
+        """All that is held; from now on nothing is."""
+        blocks, self._blocks, self._max_held_bytes = self._blocks, [], 0
+        self.num_given, self.num_held = self.num_given + self.num_held, 0
+        return blocks
 
 
 class _Compressed:
@@ -225,7 +257,7 @@ def _resume(
     source: _Compressed,
     error: str,
     stopped_at: int,
-    given: int,
+    unverified: _Unverified,
     begins: bytes,
 ) -> Gap:
     """Go to the next sound member. Raises DamagedStream where there is none."""
@@ -252,12 +284,12 @@ def _resume(
             believed = stated is not None and 0 < stated <= MAX_DEFLATE_RATIO * (
                 resumed_at - span_start
             )
-            return Gap(
-                error,
-                stopped_at,
-                resumed_at,
-                stated - given if stated is not None and believed else 0,
+            missing = (
+                stated - unverified.num_given
+                if stated is not None and believed
+                else unverified.num_held
             )
+            return Gap(error, stopped_at, resumed_at, missing)
         place = found + 1
     raise DamagedStream(error, stopped_at)
 
@@ -278,10 +310,8 @@ class SoundBytes(io.RawIOBase):
     """The uncompressed bytes of a stream as a file to read forwards. `damage` says, at its end, why
     it ended early."""
 
-    def __init__(
-        self, stream: BinaryIO, compression: str = "", max_window_bytes: int = MAX_WINDOW_BYTES
-    ) -> None:
-        self._blocks = read_blocks(stream, compression, max_window_bytes)
+    def __init__(self, stream: BinaryIO, compression: str = "", limits: Limits = USUAL) -> None:
+        self._blocks = read_blocks(stream, compression, limits)
         self._block = memoryview(b"")
         self.damage: DamagedStream | None = None
 

@@ -21,6 +21,11 @@ return."""
 
 TRAILER_BYTES = 4
 """At the end of a gzip member, with the length of its content."""
+MAX_DEFLATE_RATIO = 1032
+"""Of deflate; a length in a trailer beyond it is not believed, nor is any stream read beyond it. So
+the bytes of a file bound the time it takes: a MB of zstd can stand for 32 GB."""
+FREE_BYTES = 1 << 28
+"""Uncompressed bytes that a stream may have whatever its ratio."""
 
 
 class Codec(NamedTuple):
@@ -37,6 +42,9 @@ class Codec(NamedTuple):
     """Uncompressed length by the first and the last compressed bytes of a member."""
     padded: bool = True
     """Zero bytes may stand between members and at the end."""
+    checksum_errors: tuple[str, ...] = ()
+    """Parts of what an error says where a checksum fails after all of a member was decompressed:
+    then any byte of it may be altered. bzip2 and xz do not tell that from other damage."""
 
 
 def _inflate(member: Any, pending: bytes) -> tuple[bytes, bytes]:
@@ -78,6 +86,7 @@ CODECS: Mapping[str, Codec] = {
         _inflate,
         (zlib.error, MemoryError),
         _isize,
+        checksum_errors=("incorrect data check", "incorrect length check"),
     ),
     ".zst": Codec(
         "zstd",
@@ -89,6 +98,7 @@ CODECS: Mapping[str, Codec] = {
         (zstandard.ZstdError, MemoryError),
         _frame_size,
         padded=False,
+        checksum_errors=("checksum",),
     ),
     ".bz2": Codec(
         "bzip2",
@@ -107,3 +117,25 @@ CODECS: Mapping[str, Codec] = {
         lambda first, last: None,
     ),
 }
+
+
+def most_bytes(compressed_bytes: int) -> int:
+    """The most bytes that so many compressed ones may expand to."""
+    return FREE_BYTES + MAX_DEFLATE_RATIO * compressed_bytes
+
+
+def describe(codec: Codec, raised: BaseException, max_window_bytes: int) -> str:
+    """The error of a fault for what a decompressor has raised."""
+    if not (isinstance(raised, MemoryError) or "emory" in str(raised)):
+        return f"corrupt {codec.name} stream ({raised})"
+    return (
+        f"a {codec.name} stream needs a window of more than {max_window_bytes:,} bytes; raise"
+        " source.max_record_bytes"
+    )
+
+
+def describe_bomb(codec: Codec) -> str:
+    return (
+        f"a {codec.name} stream expands by more than {MAX_DEFLATE_RATIO:,} times; unpack it to read"
+        " it"
+    )

@@ -67,28 +67,16 @@ def recognise(stream: BinaryIO, form: Format) -> tuple[BinaryIO, Format] | Fault
             what = f"plain text under a name in {form.compression}; take that off its name"
             return Fault(1, 0, f"another format: {what}", True, 0)
         return stream, form
-    table = next(
-        (
-            kind
-            for kind, (first, last) in TABLES.items()
-            if head.startswith(first) and _ends_with(stream, last)
-        ),
-        None,
-    )
-    if table is not None:
-        return stream, Format(table, "")
+    for table, (first, last) in TABLES.items():
+        if head.startswith(first) and _ends_with(stream, last):
+            return stream, Format(table, "")
     other = f"a file in {compression}" if compression else _other(head, form.kind)
     if other:
-        return Fault(
-            1,
-            0,
-            f"another format: {other} under the name of {form.kind}; rename or unpack it, or leave"
-            " it out",
-        )
+        what = f"{other} under the name of {form.kind}; rename or unpack it, or leave it out"
+        return Fault(1, 0, f"another format: {what}")
     if form.kind in ("parquet", "zip") and len(head) > 8 and _is_text(head):
-        return Fault(
-            1, 0, f"another format: plain text under the name of {form.kind}; rename it", True, 0
-        )
+        what = f"plain text under the name of {form.kind}; rename it"
+        return Fault(1, 0, f"another format: {what}", True, 0)
     return stream, form
 
 
@@ -103,13 +91,10 @@ def _other(head: bytes, kind: str) -> str | None:
 
 
 def _is_plain(head: bytes, kind: str) -> bool:
-    """Whether the first bytes are those of the format itself. One sign alone may be that of a
-    damaged stream."""
-    return (
-        kind in PLAIN
-        and PLAIN[kind].match(head) is not None
-        and (kind in ("warc", "tar") or _is_text(head))
-    )
+    """Whether the first bytes are those of the format itself."""
+    # A bracket alone may also begin a damaged compressed stream.
+    is_like = kind in PLAIN and PLAIN[kind].match(head) is not None
+    return is_like and (kind in ("warc", "tar") or _is_text(head))
 
 
 def _is_text(head: bytes) -> bool:

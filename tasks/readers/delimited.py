@@ -10,6 +10,7 @@ the file with it, as one fault. Memory is one block plus the longest row.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, Literal
 
@@ -22,6 +23,7 @@ from tasks.readers.recordlimits import Limits
 MAX_FIELD_CHARS = 1 << 30
 """The library's own limit is 131,072. What a field can hold is bounded by its row."""
 
+SURROGATE = re.compile("[\ud800-\udfff]")
 DELIMITED: Mapping[str, Layout] = {"csv": Layout("csv", ",", '"'), "tsv": Layout("tsv", "\t", "")}
 """What a format has where the source says nothing."""
 
@@ -29,8 +31,7 @@ DELIMITED: Mapping[str, Layout] = {"csv": Layout("csv", ",", '"'), "tsv": Layout
 def read_delimited(
     stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits, layout: Layout
 ) -> Iterator[Item]:
-    """Records at the byte offset of their first line. `layout` has a delimiter, and a quote or an
-    empty one."""
+    """Records at the byte offset of their first line; an empty quote in `layout` means none."""
     csv.field_size_limit(MAX_FIELD_CHARS)
     lines = _Lines(stream, compression, limits, layout.quote or "")
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if layout.quote else csv.QUOTE_NONE
@@ -47,11 +48,10 @@ def read_delimited(
         try:
             row = next(reader, None)
         except csv.Error as error:
-            # How far a compressed file was read before is not known: the rest was, in search of the
-            # end of a quotation.
-            yield Fault(
-                number, offset, f"broken CSV: {error}", lines.ended, None if compression else offset
-            )
+            # The rest was read in search of the end of a quotation, so how far a compressed file
+            # was read before is not known.
+            stopped_at = None if compression else offset
+            yield Fault(number, offset, f"broken CSV: {error}", lines.ended, stopped_at)
             if lines.ended:
                 break
             continue
@@ -73,17 +73,14 @@ def read_delimited(
             header = row
         else:
             yield Record(offset, number, offset, dict(zip(header, row, strict=True)))
-    if lines.damage:
-        yield Fault(
-            lines.number, lines.offset, damaged(lines.damage), True, lines.damage.stopped_at
-        )
+    if damage := lines.damage:
+        yield Fault(lines.number, lines.offset, damaged(damage), True, damage.stopped_at)
 
 
 class _Lines:
     """Lines as text, bytes that are not UTF-8 as surrogates; knows where the next one begins.
 
-    Of the lines of a row over the limit, all that is kept is whether a quotation is open after
-    them.
+    Of the lines of a row over the limit, only whether they leave a quotation open is kept.
     """
 
     def __init__(self, stream: BinaryIO, compression: str, limits: Limits, quote: str) -> None:
@@ -113,14 +110,11 @@ class _Lines:
         self.number, self.offset = number + 1, offset + num_bytes + 1
         self.is_long = self.is_long or self.offset - 1 - self._row_offset > self._max_row_bytes
         if self.is_long:
-            num_marks = (
-                line.num_marks
-                if isinstance(line, LongLine)
-                else line.count(self._quote.encode())
-                if self._quote
-                else 0
-            )
-            return (self._quote if self._quote and num_marks % 2 else "") + "\n"
+            if not self._quote:
+                return "\n"
+            mark = self._quote.encode()
+            num_marks = line.num_marks if isinstance(line, LongLine) else line.count(mark)
+            return self._quote * (num_marks % 2) + "\n"
         assert isinstance(line, bytes), "a long line makes a long row"
         text = line.removeprefix(BOM) if number == 1 else line
         return text.decode("utf-8", "surrogateescape") + "\n"
@@ -128,9 +122,8 @@ class _Lines:
 
 def _fault_of(row: list[str], header: list[str] | None) -> str | None:
     for field in row:
-        if not field.isascii() and any("\ud800" <= c <= "\udfff" for c in field):
-            bad = next(c for c in field if "\ud800" <= c <= "\udfff")
-            return f"invalid UTF-8: byte 0x{ord(bad) - 0xDC00:02x}"
+        if not field.isascii() and (bad := SURROGATE.search(field)):
+            return f"invalid UTF-8: byte 0x{ord(bad[0]) - 0xDC00:02x}"
     if header is None:
         return "broken CSV: a column is named twice" if len(set(row)) < len(row) else None
     if len(row) != len(header):

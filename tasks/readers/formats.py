@@ -7,40 +7,26 @@ opened, so nothing heavy is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 
-FORMATS: Mapping[str, str] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".txt": "text",
-    ".md": "text",
-    ".markdown": "text",
-    ".html": "html",
-    ".htm": "html",
-    ".xhtml": "html",
-    ".warc": "warc",
-    ".wet": "warc",
-    ".zip": "zip",
-    ".tar": "tar",
+_ENDINGS = {
+    "jsonl": ".jsonl .ndjson .json",
+    "parquet": ".parquet",
+    "arrow": ".arrow .arrows .feather .ipc",
+    "csv": ".csv",
+    "tsv": ".tsv",
+    "text": ".txt .md .markdown",
+    "html": ".html .htm .xhtml",
+    "warc": ".warc .wet",
+    "zip": ".zip",
+    "tar": ".tar",
 }
-SHORT_NAMES: Mapping[str, tuple[str, str]] = {
-    ".tgz": (".tar", ".gz"),
-    ".tzst": (".tar", ".zst"),
-    ".tbz2": (".tar", ".bz2"),
-    ".txz": (".tar", ".xz"),
-}
+FORMATS = {ending: kind for kind, endings in _ENDINGS.items() for ending in endings.split()}
+SHORT_NAMES = {f".t{compression[1:]}": (".tar", compression) for compression in COMPRESSIONS}
+"""`.tgz` and similar."""
 ARCHIVES = ("zip", "tar")
 SEEKING = ("parquet", "arrow", "zip")
 """Formats that are read from several places of a file; compressed as a whole, they would have to be
@@ -70,8 +56,7 @@ BY_NAME = Layout()
 
 
 def format_of(name: str, assumed: str | None = None) -> Format | None:
-    """The format of a file by its name, or by the ending `assumed` where its own says nothing; None
-    where there is no reader."""
+    """The format of a file by its name, else by the ending `assumed`; None without a reader."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes[-2:]]
     if suffixes and suffixes[-1] in SHORT_NAMES:
         suffixes[-1:] = SHORT_NAMES[suffixes[-1]]

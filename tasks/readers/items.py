@@ -15,8 +15,7 @@ from tasks.readers.recordlimits import Limits
 
 @dataclass(slots=True)
 class Record:
-    """One record. `position` names it for ever: a byte offset in the uncompressed stream, or a row
-    number."""
+    """One record, named for ever by its uncompressed byte offset or its row number."""
 
     position: int
     line: int
@@ -27,8 +26,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What could not be read, and where. The error is `kind: details`, and never quotes the
-    input."""
+    """What could not be read, and where. The error, `kind: details`, never quotes the input."""
 
     line: int
     byte_offset: int | None
@@ -36,16 +34,14 @@ class Fault:
     ends: bool = field(default=False, compare=False)
     """What comes after it in the file, or in a member of it, is lost too."""
     stopped_at: int | None = field(default=None, compare=False)
-    """Bytes of the file on disk before damage that may have cost more than this; None where they
-    are not known."""
+    """Bytes of the file on disk before damage that may cost more than this; None: not known."""
     resumed_at: int | None = field(default=None, compare=False)
     """Bytes on disk before what is read next; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A record that its reader can tell to be no text; `record` has its place and what is known of
-    it beside a text."""
+    """A record that its reader can tell to be no text; `record` has its place and other values."""
 
     reason: str
     record: Record | None = field(default=None, compare=False)
@@ -76,12 +72,10 @@ class Columns(NamedTuple):
     added: str | None
 
     def values(self, text: Any, **known: str | None) -> dict[str, Any]:
-        """{column: value} of what is known, under the names of the source; a column that is null is
-        left out."""
+        """{column: value} of what is known, under the names of the source, without nulls."""
         named = {getattr(self, name): value for name, value in known.items()}
-        return {
-            column: value for column, value in named.items() if column and value is not None
-        } | {self.text: text}
+        filled = {column: v for column, v in named.items() if column and v is not None}
+        return filled | {self.text: text}
 
 
 Reader = Callable[[BinaryIO, str, str, Columns, Limits], Iterator[Item]]
@@ -92,14 +86,8 @@ def json_type(value: Any) -> str:
     """What JSON calls the type of a value."""
     if value is None:
         return "null"
-    names = {
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        str: "text",
-        list: "a list",
-        dict: "an object",
-    }
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "text"}
+    names |= {list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)
 
 

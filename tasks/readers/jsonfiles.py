@@ -34,7 +34,7 @@ def read_json(
 ) -> Iterator[Item]:
     """Records at the byte offset of their line, or of the object where the file is not one of
     lines."""
-    blocks = read_blocks(stream, compression, limits.window_bytes)
+    blocks = read_blocks(stream, compression, limits)
     start, is_all, damage = b"", False, None
     try:
         while not (is_all or _is_enough(start)):

@@ -134,9 +134,7 @@ def split_lines(
     """(line number from 1, byte offset, line); the last one is the damage, where a stream has
     some."""
     number, offset = 1, 0
-    for lines in line_blocks(
-        read_blocks(stream, compression, limits.window_bytes), limits.record_bytes, mark
-    ):
+    for lines in line_blocks(read_blocks(stream, compression, limits), limits.record_bytes, mark):
         if isinstance(lines, DamagedStream):
             yield number, offset, lines
             return

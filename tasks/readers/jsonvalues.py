@@ -20,6 +20,17 @@ from tasks.readers.bytestreams import DamagedStream
 
 TOKEN = re.compile(rb'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+(?:"|(?=\n)|\\?\Z)|[\[{\]}]', re.DOTALL)
 """Texts, which may hold brackets, and brackets."""
+TEXT = rb'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"'
+
+
+def _shallow(depth: int) -> bytes:
+    within = rb"|" + _shallow(depth - 1) if depth > 1 else b""
+    return rb'[\[{](?:[^"\[\]{}]++|' + TEXT + within + rb")*+[\]}]"
+
+
+SHALLOW = re.compile(_shallow(4), re.DOTALL)
+"""A whole value of few levels, found in one call. Few, so that the beginnings of records that lack
+their ends are passed over a few times and not as often as there are records."""
 BETWEEN = re.compile(rb"[\s,]*+")
 SCALAR = re.compile(rb'[^\s,"\[{\]}]++|.', re.DOTALL)
 BEGINNING = re.compile(rb'\{\s*+"[^"\\\n]*"\s*+:')
@@ -222,6 +233,8 @@ class Values:
         record begins within it."""
         if self._data[self._place] not in OPENING and self._data[self._place] != QUOTE:
             return self._end_of_scalar()
+        if found := SHALLOW.match(self._data, self._place):
+            return found.end(), True
         scan = self._scan_from(self._dropped_bytes + self._place)
         while True:
             if self._scan_on(scan):

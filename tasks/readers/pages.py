@@ -1,5 +1,5 @@
-"""A page of unknown encoding, on this side of the sandbox that reads it (tasks.runtime.sandbox; the
-other side is tasks.ingest.pagetext).
+"""Has pages of unknown encoding read in a sandbox (tasks.runtime.sandbox; the other side is
+tasks.ingest.pagetext).
 
 A page can be made that takes hours to read, so none is read in the process that must go on. Order
 and answer are a JSON header and bytes, one frame each.
@@ -19,16 +19,14 @@ READ_PAGE = "tasks.ingest.pagetext:read_page"
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A text that is still bytes: its encoding is to be found, and where it is HTML, its text.
-
-    charset: what the transport says about the encoding; None where it says nothing. codings: what
-    the transport did to the bytes, in order: `chunked`, `gzip`, `deflate`, `br`, `zstd`.
-    """
+    """A text that is still bytes: its encoding is to be found, and where it is HTML, its text."""
 
     data: bytes
     charset: str | None
+    """What the transport says about the encoding; None where it says nothing."""
     is_html: bool
     codings: tuple[str, ...] = ()
+    """What the transport did to the bytes, in order: `chunked`, `gzip`, `deflate`, `br`, `zstd`."""
 
 
 class BrokenPage(ValueError):

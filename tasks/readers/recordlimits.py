@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 DEFAULT_RECORD_BYTES = 1 << 28
-"""A record is held about six times at once: as bytes, parsed, and as a row of a table. So this fits
-into 2 GiB."""
+"""A record is held about six times at once, as bytes, parsed and in a table: within 2 GiB."""
 LEAST_WINDOW_BYTES = 1 << 27
 """What `zstd --long` and `xz -9` need, whatever records may take."""
 SPOOLED_RECORDS = 16
@@ -31,8 +30,7 @@ class Limits(NamedTuple):
 
     @property
     def spooled_bytes(self) -> int:
-        """Of a member of an archive that has to be copied to disk, and of the holes of one that is
-        stored without them."""
+        """Of a member of an archive that is copied to disk, and of the holes of a sparse one."""
         return SPOOLED_RECORDS * self.record_bytes
 
     def over(self, what: str) -> str:

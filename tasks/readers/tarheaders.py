@@ -28,19 +28,17 @@ digits on."""
 
 
 def read_headers(stream: io.BufferedIOBase) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """(archive, header) of each member in order. Raises tarfile.TarError and others for what is
-    not a header."""
-    with _Archive.open(
-        fileobj=cast(IO[bytes], _Forward(stream)), mode="r:", tarinfo=_Header
-    ) as archive:
+    """(archive, header) of each member. Raises tarfile.TarError and others for a broken header."""
+    file = cast(IO[bytes], _Forward(stream))
+    with _Archive.open(fileobj=file, mode="r:", tarinfo=_Header) as archive:
         while (entry := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # the library keeps them all
+            # The library would keep them all.
+            archive.members = []  # type: ignore[attr-defined]
             yield archive, entry
 
 
 def hole_bytes(entry: tarfile.TarInfo) -> int:
-    """Bytes of a member that are not stored. Raises ReadError for a map of holes that no program
-    writes."""
+    """Bytes of a member that are not stored. Raises ReadError for an impossible map of holes."""
     spans = cast("list[tuple[int, int]] | None", entry.sparse)
     if spans is None:
         return 0
@@ -132,6 +130,7 @@ class _Header(tarfile.TarInfo):
             archive.num_extensions += 1
             if archive.num_extensions > MAX_EXTENSIONS:
                 raise tarfile.ReadError(f"more than {MAX_EXTENSIONS} headers for one member")
+            # Looked at before the library parses it, which then reads it again.
             data = archive.fileobj.read(self._block(self.size))  # type: ignore[attr-defined]
             archive.fileobj.give_back(data)
             if self.type not in LONG_NAMES and LONG_NUMBER.search(data):
@@ -139,9 +138,8 @@ class _Header(tarfile.TarInfo):
             if self.type == tarfile.XGLTYPE:
                 archive.global_bytes += self.size
                 if archive.global_bytes > MAX_HEADER_BYTES:
-                    raise tarfile.ReadError(
-                        f"global headers of more than {MAX_HEADER_BYTES:,} bytes"
-                    )
+                    more = f"global headers of more than {MAX_HEADER_BYTES:,} bytes"
+                    raise tarfile.ReadError(more)
         entry: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         if entry.size < 0:
             raise tarfile.ReadError("a size below zero")

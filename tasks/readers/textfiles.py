@@ -18,7 +18,10 @@ def check_text_files(name: str, files: tuple[Path, ...]) -> None:
                 f"{name} ({file}) is not a file; relative paths start at {Path.cwd()}"
             )
         if format_of(file.name) is None:
-            raise ConfigError(f"{name} ({file}) has no reader; formats are {known_formats()}")
+            raise ConfigError(
+                f"{name} ({file}) has an ending without a reader; rename or convert it to one of"
+                f" {known_formats()}"
+            )
 
 
 def texts_of_file(path: Path, text_column: str) -> Iterator[str]:

@@ -1,5 +1,4 @@
-"""Reads web archives: WARC with the pages as they were served, and WET with the text that was
-extracted from them.
+"""Reads web archives: WARC with pages as they were served, and WET with their extracted text.
 
 Archives may be plain, in gzip (any number of members), or in zstd, bzip2 or xz. A `response` or
 `resource` record of a text is a record of ours; its bytes are decoded and its text extracted later,
@@ -33,22 +32,18 @@ MAX_HTTP_HEADER_BYTES = 1 << 20
 def read_warc(
     stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits
 ) -> Iterator[Item]:
-    """Records at the byte offset of their WARC record; `line` counts the records of the archive,
-    damaged ones too."""
+    """Records at the byte offset of their WARC record; `line` counts all records of the archive."""
     from tasks.readers.warcframes import Broken, read_frames
 
     for number, frame in enumerate(read_frames(stream, compression, limits), 1):
         if isinstance(frame, Broken):
-            yield Fault(
-                number, frame.offset, frame.error, frame.ends, frame.stopped_at, frame.resumed_at
-            )
+            yield Fault(number, *frame)
         else:
             yield _read_record(frame.offset, frame.headers, frame.body, number, columns)
 
 
 def _split_http(body: bytes) -> tuple[Any, bytes]:
-    """The header of an HTTP message and its content. Lines may end without carriage return (RFC
-    9112, 2.2)."""
+    """Header and content of an HTTP message; lines may end without CR (RFC 9112, 2.2)."""
     from fastwarc.warc import HeaderMap
 
     from tasks.readers.warcframes import header_end, with_carriage_returns
@@ -71,27 +66,17 @@ def _read_record(position: int, headers: Any, body: bytes, number: int, columns:
         "url": (headers.get("WARC-Target-URI") or "").strip("<>") or None,
         "added": headers.get("WARC-Date"),
     }
-    media_type, _, parameters = (
-        (http or headers)
-        .get("Content-Type", headers.get("WARC-Identified-Payload-Type", ""))
-        .partition(";")
-    )
+    identified = headers.get("WARC-Identified-Payload-Type", "")
+    media_type, _, parameters = (http or headers).get("Content-Type", identified).partition(";")
     media_type = media_type.strip().lower()
-    details: dict[str, Any] = {
-        "content_type": media_type,
-        "warc_truncated": headers.get("WARC-Truncated"),
-    }
+    details = {"content_type": media_type, "warc_truncated": headers.get("WARC-Truncated")}
     bare = Record(position, number, position, columns.values(None, **known))
     if kind == "conversion":
         try:
             text: Any = body.decode("utf-8")
         except UnicodeDecodeError as error:
-            return Fault(
-                number,
-                position,
-                f"invalid UTF-8: byte 0x{body[error.start]:02x} at byte {error.start} of the"
-                " record",
-            )
+            bad = f"byte 0x{body[error.start]:02x} at byte {error.start} of the record"
+            return Fault(number, position, f"invalid UTF-8: {bad}")
     else:
         if http is not None:
             details["http_status"] = http.status_code
@@ -109,11 +94,9 @@ def _read_record(position: int, headers: Any, body: bytes, number: int, columns:
 
 def _codings(http: Any) -> tuple[str, ...]:
     """What is to be undone, outermost first: transfer codings lie around content codings."""
-    layers = [http.get("Content-Encoding", ""), http.get("Transfer-Encoding", "")]
-    names = [
-        name.strip().lower().removeprefix("x-") for layer in layers for name in layer.split(",")
-    ]
-    return tuple(name for name in reversed(names) if name and name != "identity")
+    layers = f"{http.get('Content-Encoding', '')},{http.get('Transfer-Encoding', '')}".split(",")
+    names = [layer.strip().lower().removeprefix("x-") for layer in reversed(layers)]
+    return tuple(name for name in names if name not in ("", "identity"))
 
 
 def _charset(parameters: str) -> str | None:

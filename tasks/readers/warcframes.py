@@ -36,6 +36,7 @@ HEADER_BYTES = 64
 BARE_LINE_END = re.compile(rb"(?<!\r)\n")
 LINE_ENDS = re.compile(rb"[\r\n]*")
 MAX_HEADER_BYTES = 1 << 16
+WRONG_LENGTH = "the Content-Length does not lead to the end of the record"
 STEP_BYTES = 1 << 20
 """Taken of a record at once, between looks for the next member."""
 
@@ -73,26 +74,23 @@ def read_frames(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[
 
 
 class _Window:
-    """The bytes of an archive from `offset` on, as many as were asked for, up to the next
-    damage."""
+    """The bytes of an archive from `offset` on, as many as asked for, up to the next damage."""
 
     def __init__(self, stream: BinaryIO, compression: str, limits: Limits) -> None:
-        self._pieces = read_pieces(stream, compression, MAGIC, limits.window_bytes)
+        self._pieces = read_pieces(stream, compression, MAGIC, limits)
         self.data = bytearray()
         self.offset = 0
         self.starts: list[int] = []
         """Offsets from `offset` on at which members begin."""
         self.first_of: int | None = None
-        """Where the member begins that the record at `offset` is the first of; None for a later
-        record."""
+        """Where the member begins whose first record is at `offset`; None for a later record."""
         self.stop: Gap | DamagedStream | None = None
         """Damage after `data`."""
         self._member = (0, 0)
         """Compressed and uncompressed bytes before the last member of which bytes were taken."""
 
     def fill(self, num_bytes: int) -> bool:
-        """Have so many bytes from `offset` on; false where there are fewer before damage or the
-        end."""
+        """Have so many bytes from `offset` on; false if damage or the end comes first."""
         while len(self.data) < num_bytes and self.stop is None:
             try:
                 piece = next(self._pieces, None)
@@ -139,40 +137,37 @@ class _Window:
 
     def next_member(self, num_bytes: int) -> bool:
         """Whether, before so many bytes from `offset` on, another member begins with a header."""
-        for place in [start - self.offset for start in self.starts]:
-            if (
-                0 < place < num_bytes
-                and self.fill(place + len(MAGIC))
-                and self.data.startswith(MAGIC, place)
-            ):
-                return True
-        return False
+        # A list, since `fill` adds to the starts.
+        places = [start - self.offset for start in self.starts]
+        return any(
+            self.fill(place + len(MAGIC)) and self.data.startswith(MAGIC, place)
+            for place in places
+            if 0 < place < num_bytes
+        )
 
     def is_damaged(self, offset: int) -> bool:
         """Whether the member that what is at `offset` is in is the damaged one."""
         return self.stop is not None and not any(start > offset for start in self.starts)
 
     def explains(self, offset: int) -> bool:
-        """Whether damage to its member explains what is wrong with the record at `offset`, where
-        the window is. Of a member that is long, no more is read to find out."""
-        while (
-            self.first_of is not None
-            and not any(start > offset for start in self.starts)
-            and len(self.data) < STEP_BYTES
-        ):
+        """Whether damage to its member explains what is wrong with the record at `offset`.
+
+        The window begins there. Not all of a long member is read to find out.
+        """
+        if self.first_of is None:
+            return False
+        while not any(start > offset for start in self.starts) and len(self.data) < STEP_BYTES:
             if not self.fill(len(self.data) + 1):
                 break
-        return self.first_of is not None and self.is_damaged(offset)
+        return self.is_damaged(offset)
 
     def cross_stop(self, offset: int) -> Broken:
-        """Go to what is behind the damage; the record at `offset`, and all after it, is what it
-        cost."""
+        """Go to what is behind the damage, which cost the record at `offset` and all after it."""
         stop, self.stop = self.stop, None
         assert stop is not None, "there is no damage to cross"
         if self.first_of is not None:
-            offset = min(
-                offset, self.first_of
-            )  # line ends before the record may be damaged bytes of it
+            # Line ends before the record may be damaged bytes of it.
+            offset = min(offset, self.first_of)
         end = self.offset + len(self.data)
         # Damage is noticed late, at the latest by the checksum. What was not read begins where the
         # record does.
@@ -189,8 +184,7 @@ class _Window:
 
 
 def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
-    """The record at the beginning of the window, which is then after it, or where reading
-    resumes."""
+    """The record at the beginning of the window, which moves on to where the next one begins."""
     if not window.fill(len(MAGIC)) and MAGIC.startswith(window.data):
         return _cut_off(window)
     if not window.data.startswith(MAGIC):
@@ -206,11 +200,8 @@ def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
     headers, trouble = _parse(header)
     length = (headers.get("Content-Length") or "").strip()
     if not (length.isdecimal() and len(length) < 19):
-        missing = (
-            "a record without Content-Length"
-            if not length
-            else "the Content-Length is not a length"
-        )
+        no_length = "the Content-Length is not a length"
+        missing = no_length if length else "a record without Content-Length"
         return _resume(window, begin, trouble or missing)
     if int(length) > limits.record_bytes:
         return _resume(window, begin, limits.over("a record"), "")
@@ -220,52 +211,37 @@ def _read_frame(window: _Window, limits: Limits) -> Frame | Broken:
             return _cut_off(window, begin)
     after = _after_end(window, stop)
     if window.next_member(stop) or after is None:
-        return _resume(
-            window, begin, trouble or "the Content-Length does not lead to the end of the record"
-        )
+        return _resume(window, begin, trouble or WRONG_LENGTH)
     has_next = window.fill(after + len(MAGIC)) and window.data.startswith(MAGIC, after)
     # A wrong length may lead to an empty line of a later record, whose header is then in between;
     # but not to a new member.
-    may_have_next = (
-        MAGIC.startswith(window.data[after : after + len(MAGIC)])
-        or window.offset + after in window.starts
-    )
+    beginning = window.data[after : after + len(MAGIC)]
+    may_have_next = MAGIC.startswith(beginning) or window.offset + after in window.starts
     if not may_have_next and HEADER.search(window.data, begin, stop):
-        return _resume(
-            window, begin, trouble or "the Content-Length does not lead to the end of the record"
-        )
+        return _resume(window, begin, trouble or WRONG_LENGTH)
     with memoryview(window.data) as view:
         offset, body = window.offset, bytes(view[begin:stop])
-    if not has_next and window.explains(offset):
-        return window.cross_stop(
-            offset
-        )  # nothing else is in the member, so what is damaged is this record
-    if trouble and window.explains(offset):
+    # Where nothing else is in the member, what is damaged is this record.
+    if (trouble or not has_next) and window.explains(offset):
         return window.cross_stop(offset)
     window.drop(stop)
     return Broken(offset, f"broken WARC: {trouble}") if trouble else Frame(offset, headers, body)
 
 
 def header_end(data: bytes | bytearray, limit: int) -> int | None:
-    """Where the empty line after a header ends, whatever its lines end with; None where there is
-    none so far."""
+    """Where the empty line after a header ends, whatever its lines end with; None if not so far."""
     whole = data.find(b"\r\n\r\n", 0, limit)
     stop = limit if whole < 0 else whole
-    bare = [
-        place + 2
-        for place in (data.find(b"\n\n", 0, stop), data.find(b"\n\r\n", 0, stop))
-        if place >= 0
-    ]
-    return min(bare) if bare else whole + 4 if whole >= 0 else None
+    bare = [place for end in (b"\n\n", b"\n\r\n") if (place := data.find(end, 0, stop)) >= 0]
+    if bare:
+        return min(bare) + 2
+    return whole + 4 if whole >= 0 else None
 
 
 def with_carriage_returns(header: bytes) -> bytes:
     """The header with CR LF at the end of every line."""
-    return (
-        header
-        if header.count(b"\n") == header.count(b"\r\n")
-        else BARE_LINE_END.sub(b"\r\n", header)
-    )
+    is_whole = header.count(b"\n") == header.count(b"\r\n")
+    return header if is_whole else BARE_LINE_END.sub(b"\r\n", header)
 
 
 def _parse(header: bytes) -> tuple[Any, str | None]:
@@ -304,13 +280,11 @@ def _resume(window: _Window, start: int, error: str, kind: str = "broken WARC: "
 
 
 def _cut_off(window: _Window, begin: int = 0) -> Broken:
-    """What to make of a record that should continue where its bytes end; begin: where its content
-    does."""
+    """What to make of a record whose bytes end too soon; its content begins at `begin`."""
     offset = window.offset
     if window.stop is not None:
         return window.cross_stop(offset)
     if window.seek_header(max(begin, 1)):
         return Broken(offset, "broken WARC: the Content-Length leads beyond the end of the file")
-    return Broken(
-        offset, damaged("the last WARC record is cut off"), True, 0, 0
-    )  # nothing behind it was read over
+    # Nothing behind it was read over.
+    return Broken(offset, damaged("the last WARC record is cut off"), True, 0, 0)

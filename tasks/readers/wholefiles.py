@@ -45,7 +45,7 @@ def _read_whole(stream: BinaryIO, compression: str, limits: Limits) -> bytes | F
     blocks: list[bytes] = []
     num_bytes = 0
     try:
-        for block in read_blocks(stream, compression, limits.window_bytes):
+        for block in read_blocks(stream, compression, limits):
             num_bytes += len(block)
             if num_bytes > limits.record_bytes:
                 return Fault(1, 0, limits.over("a file that is one document"))

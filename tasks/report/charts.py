@@ -25,8 +25,9 @@ Chart = Callable[[int], Markup]
 
 
 @dataclass(frozen=True)
-class Bar:
-    """One labelled amount. `whole` is drawn pale behind it; `low` and `high` as a whisker."""
+class Mark:
+    """One labelled value: a bar, or a point. `whole` is drawn pale behind a bar; `low` and `high`
+    as a whisker."""
 
     label: str
     value: float
@@ -49,19 +50,6 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A value with its interval, on a line of its own."""
-
-    label: str
-    value: float
-    low: float | None
-    high: float | None
-    shown: str
-    title: str
-    tone: str = "a"
-
-
-@dataclass(frozen=True)
 class Reference:
     """A value to compare with, drawn as a dashed line."""
 
@@ -70,7 +58,7 @@ class Reference:
     tone: str = "r1"
 
 
-def bars(amounts: Sequence[Bar], width: int) -> Markup:
+def bars(amounts: Sequence[Mark], width: int) -> Markup:
     """Horizontal bars from zero on one scale. The label stands beside its bar, or above it where
     the width is small."""
     largest = max((max(b.value, b.whole or 0, b.high or 0) for b in amounts), default=0) or 1
@@ -93,7 +81,7 @@ def bars(amounts: Sequence[Bar], width: int) -> Markup:
 
 
 def forest(
-    estimates: Sequence[Estimate], references: Sequence[Reference], unit: str, width: int
+    estimates: Sequence[Mark], references: Sequence[Reference], unit: str, width: int
 ) -> Markup:
     """Values with intervals on one axis, and dashed lines to compare them with."""
     ends = [x for e in estimates for x in (e.value, e.low, e.high) if x is not None]
@@ -110,7 +98,7 @@ def forest(
         drawn = line(x, 0, x, bottom, f"reference {reference.tone}")
         marks.append(titled(f"{reference.name}: {reference.value:.3f} {unit}", drawn))
     for i, one in enumerate(estimates):
-        middle, pieces = float(rows.middle(i)), []
+        middle, pieces = rows.middle(i), []
         if one.low is not None and one.high is not None:
             pieces = whisker(axis.at(one.low), axis.at(one.high), middle, f"interval {one.tone}")
         dot = tag("circle", cx=axis.at(one.value), cy=middle, r=4, class_=f"dot {one.tone}")
@@ -139,6 +127,7 @@ def histogram(
     edges, whole = list(edges), list(behind or counts)
     if log and edges[0] <= 0:
         edges[0] = next((e for e in edges if e > 0), 1.0) / 2
+    # Empty bins at both ends are not drawn.
     used = [i for i, (n, m) in enumerate(zip(counts, whole, strict=True)) if n > 0 or m > 0] or [0]
     first, last = used[0], used[-1]
     left, top, bottom = 46, 22, 196 if width > 500 else 176
@@ -213,6 +202,7 @@ def heat(
         y, total = top + cell * i, matrix[i][i]
         label = shorten(labels[i], left - 10)
         marks.append(text(left - 8, y + cell / 2 + 4, label, "end"))
+        # A number that would touch the one before it is left out.
         centre, half = left + cell * (i + 0.5), text_width(str(numbered[i])) / 2
         if centre - half >= taken:
             marks.append(text(centre, top - 7, str(numbered[i]), "middle", "muted"))
@@ -223,6 +213,7 @@ def heat(
             if i != j:
                 fraction = both / total if total else 0.0
                 title = f"{name} and {other}: {count(both)} {noun}, {fraction:.0%} of {name}"
+                # Even an empty cell is visible, so that the table keeps its shape.
                 opacity = 0.05 + 0.95 * min(fraction, 1.0) if both else 0.05
                 tone, shade = "heat", f"fill-opacity:{opacity:.2f}"
                 on = "on" if fraction > 0.5 else None

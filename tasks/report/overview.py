@@ -8,6 +8,7 @@ from tasks.report.markup import foreign
 from tasks.report.page import Card, page
 from tasks.report.quantities import (
     NOT_MEASURED,
+    Facts,
     compact,
     count,
     fixed,
@@ -34,7 +35,6 @@ from tasks.report.sections.variety import variety_section
 
 
 def render(run: Run, title: str) -> str:
-    """The whole page as text."""
     sections = (
         documents_section(run),
         scores_section(run),
@@ -61,8 +61,8 @@ def render(run: Run, title: str) -> str:
         _vocabulary_card(run),
         _speed_card(run),
     )
-    shown = [section for section in sections if section is not None]
-    return page(title, _subtitle(run), cards, run.warnings, shown)
+    shown = filter(None, sections)
+    return page(title, _subtitle(run), cards, run.warnings, list(shown))
 
 
 def _subtitle(run: Run) -> str:
@@ -82,7 +82,7 @@ def _subtitle(run: Run) -> str:
 
 def _bpb_card(run: Run) -> Card:
     evaluate = run.metrics("evaluate")
-    value, low, high = (evaluate.number("val_bpb", key) for key in ("value", "low", "high"))
+    value, low, high = Facts(evaluate.group("val_bpb")).each("value", "low", "high")
     names = ("bigram", "unigram")
     baselines = [f"{name} {fixed(evaluate.number(f'{name}_bpb'))}" for name in names]
     interval = f"{run.interval_name} {span(low, high)}"

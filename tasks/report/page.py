@@ -78,10 +78,9 @@ def page(
     kicker: str = "Run report",
 ) -> str:
     """The page as text; without `notices` it does not say that there are none."""
-    filled = (
-        _templates()
-        .get_template("page.html")
-        .render(
+    template = _templates().get_template("page.html")
+    return visible(
+        template.render(
             policy=POLICY,
             style=Markup((FOLDER / "style.css").read_text("utf-8")),
             title=title,
@@ -92,7 +91,6 @@ def page(
             kicker=kicker,
         )
     )
-    return visible(filled)
 
 
 @cache

@@ -35,6 +35,9 @@ class Facts:
     def number(self, *path: str) -> float | None:
         return number(self.value(*path))
 
+    def each(self, *names: str) -> list[float | None]:
+        return [self.number(name) for name in names]
+
     def text(self, *path: str) -> str | None:
         found = self.value(*path)
         return None if found is None else str(found)
@@ -42,11 +45,9 @@ class Facts:
     def group(self, *path: str) -> dict[str, Any]:
         """A group in the order of its names, which is that of an artifact read from disk."""
         found = self.value(*path)
-        return (
-            {str(name): found[name] for name in sorted(found, key=str)}
-            if isinstance(found, Mapping)
-            else {}
-        )
+        if not isinstance(found, Mapping):
+            return {}
+        return {str(name): found[name] for name in sorted(found, key=str)}
 
     def items(self, *path: str) -> list[tuple[str, Facts]]:
         """The members of a group of groups, in the order of their names."""
@@ -89,7 +90,7 @@ def most_first(group: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def count(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:,.0f}".replace("-", MINUS)
+    return fixed(value, 0)
 
 
 def fixed(value: float | None, digits: int = 3) -> str:
@@ -173,15 +174,13 @@ def moment(text: str) -> str:
 
 def span(low: float | None, high: float | None, digits: int = 3) -> str:
     """An interval, from – to."""
-    return (
-        NOT_MEASURED
-        if low is None or high is None
-        else f"{fixed(low, digits)}–{fixed(high, digits)}"
-    )
+    if low is None or high is None:
+        return NOT_MEASURED
+    return f"{fixed(low, digits)}–{fixed(high, digits)}"
 
 
 def plural(amount: float | None, noun: str, many: str | None = None) -> str:
-    """A count with its noun in the right number."""
+    many = many or f"{noun}s"
     if amount is None:
-        return f"an unmeasured number of {many or noun + 's'}"
-    return f"{count(amount)} {noun if amount == 1 else many or noun + 's'}"
+        return f"an unmeasured number of {many}"
+    return f"{count(amount)} {noun if amount == 1 else many}"

@@ -8,12 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tasks.report.earlier_runs import earlier_documents
 from tasks.report.quantities import (
     Facts,
     count,
     fixed,
-    number,
+    numbers,
     percent,
     plural,
     share,
@@ -26,6 +25,8 @@ FEW_VALIDATION_DOCUMENTS = 100
 """Below this many held-out documents the interval of a mean over documents is itself uncertain."""
 OVERFIT_FRAC = 0.01
 """A last validation loss this far above the best one is worth a word."""
+HARMLESS_EVENTS = ("preempted", "resumed", "skipped_step_loss_scale_overflow")
+"""Events of training that change no result."""
 
 
 @dataclass(frozen=True)
@@ -60,31 +61,26 @@ class Run:
     def seen_tokens(self) -> float | None:
         """What training read over all its steps; less than the shards hold, or some of it several
         times. Padding is not a token."""
-        places, padding_frac = (
-            self.counters("train").number("tokens"),
-            self.metrics("train").number("packing", "padding_frac"),
-        )
-        return None if places is None else places * (1 - (padding_frac or 0))
+        places = self.counters("train").number("tokens")
+        padding_frac = self.metrics("train").number("packing", "padding_frac") or 0
+        return None if places is None else places * (1 - padding_frac)
 
     @cached_property
     def speed_withheld(self) -> str | None:
         """Why decode speed is not shown, or None where it may be."""
-        passed = self.metrics("bench").value("correctness", "passed")
+        correctness = Facts(self.metrics("bench").group("correctness"))
+        passed, difference = correctness.value("passed"), correctness.number("fp64_max_abs_diff")
         if passed is True:
             return None
         if passed is None:
             return "the correctness check of cached decoding was not measured"
-        difference = self.metrics("bench").number("correctness", "fp64_max_abs_diff")
-        if difference is None:
-            checks = self.metrics("bench").rows("correctness", "checks")
-            failed = [
-                check.text("name") or "?" for check in checks if check.value("passed") is False
-            ]
-            return (
-                "the correctness check of cached decoding failed"
-                f" ({', '.join(failed) or 'no difference stated'})"
-            )
-        return f"logits with and without the cache differ by {significant(difference)} in float64"
+        if difference is not None:
+            shown = significant(difference)
+            return f"logits with and without the cache differ by {shown} in float64"
+        checks = correctness.rows("checks")
+        failed = [check.text("name") or "?" for check in checks if check.value("passed") is False]
+        names = ", ".join(failed) or "no difference stated"
+        return f"the correctness check of cached decoding failed ({names})"
 
     @cached_property
     def interval_name(self) -> str:
@@ -101,16 +97,11 @@ class Run:
         baseline = evaluate.number(f"{name}_bpb")
         if value is None or baseline is None or baseline <= 0:
             return None
-        change = percent(abs(1 - value / baseline))
+        named = f"the {name} baseline ({fixed(baseline)})"
         if high is not None and low is not None and low <= baseline <= high:
-            return (
-                f"not distinguishable from the {name} baseline ({fixed(baseline)}), which lies"
-                " inside the interval"
-            )
-        return (
-            f"{change} {'below' if value < baseline else 'above'} the {name} baseline"
-            f" ({fixed(baseline)})"
-        )
+            return f"not distinguishable from {named}, which lies inside the interval"
+        change = percent(abs(1 - value / baseline))
+        return f"{change} {'below' if value < baseline else 'above'} {named}"
 
     def headline(self) -> dict[str, float | None]:
         """The numbers on the cards, for whoever tracks runs."""
@@ -151,25 +142,18 @@ class Run:
         evaluate = self.metrics("evaluate")
         gain = Facts(evaluate.group("gain_over_best_baseline"))
         low, baseline = gain.number("low"), gain.text("baseline")
+        not_shown = "The model is not shown to be better than the {} baseline: {}."
         if low is not None and baseline:
+            # Both models were compared on the same documents, which says more than two intervals.
             paired = f"the gain over it is {interval_text(gain)} bits per byte"
-            return (
-                f"The model is not shown to be better than the {baseline} baseline: {paired}."
-                if low <= 0
-                else None
-            )
-        value, high = evaluate.number("val_bpb", "value"), evaluate.number("val_bpb", "high")
+            return not_shown.format(baseline, paired) if low <= 0 else None
+        value, high = Facts(evaluate.group("val_bpb")).each("value", "high")
+        if value is None:
+            return None
         for name in ("unigram", "bigram"):
             known = evaluate.number(f"{name}_bpb")
-            if (
-                value is not None
-                and known is not None
-                and (high if high is not None else value) >= known
-            ):
-                return (
-                    f"The model is not shown to be better than the {name} baseline:"
-                    f" {self.against_baseline(name)}."
-                )
+            if known is not None and known <= (value if high is None else high):
+                return not_shown.format(name, self.against_baseline(name))
         return None
 
     def _warn_of_small_validation(self) -> str | None:
@@ -183,11 +167,8 @@ class Run:
         )
 
     def _warn_of_overfitting(self) -> str | None:
-        losses = [
-            n
-            for row in self.metrics("train").rows("val_curve")
-            if (n := row.number("val_loss")) is not None
-        ]
+        curve = self.metrics("train").rows("val_curve")
+        losses = [n for row in curve if (n := row.number("val_loss")) is not None]
         if len(losses) < 2 or losses[-1] <= min(losses) * (1 + OVERFIT_FRAC):
             return None
         return (
@@ -196,25 +177,18 @@ class Run:
         )
 
     def _warn_of_events(self) -> str | None:
-        found = events_text(
-            self.metrics("train"),
-            leave_out=("preempted", "resumed", "skipped_step_loss_scale_overflow"),
-        )
+        if not (found := events_text(self.metrics("train"), leave_out=HARMLESS_EVENTS)):
+            return None
         return (
             f"Not all of training went well: {found}; metrics.jsonl of the train artifact has the"
             " steps."
-            if found
-            else None
         )
 
     def _warn_of_quarantine(self) -> str | None:
-        quarantined = self.counters("ingest").number("quarantined")
+        quarantined, lost = self.counters("ingest").each("quarantined", "lost_estimate")
         if not quarantined:
             return None
-        of_read, lost = (
-            share(quarantined, self.documents_read),
-            self.counters("ingest").number("lost_estimate"),
-        )
+        of_read = share(quarantined, self.documents_read)
         more = f" Damaged files would hold some {count(lost)} more, by their size." if lost else ""
         return (
             f"{plural(quarantined, 'record')} ({of_read} of those read) could not be read and went"
@@ -224,12 +198,11 @@ class Run:
     def _warn_of_accounting(self) -> str | None:
         for stage, artifact in self.artifacts.items():
             facts = Facts(artifact.counters)
-            read, kept = facts.number("read"), facts.number("kept")
-            dropped = [
-                n for value in facts.group("dropped").values() if (n := number(value)) is not None
-            ]
-            total = (kept or 0) + sum(dropped) + (facts.number("quarantined") or 0)
-            if read is not None and kept is not None and read != total:
+            read, kept, quarantined = facts.each("read", "kept", "quarantined")
+            if read is None or kept is None:
+                continue
+            total = kept + sum(numbers(facts.group("dropped")).values()) + (quarantined or 0)
+            if read != total:
                 return (
                     f"{stage} does not add up: {count(read)} read, {count(total)} kept, dropped or"
                     " quarantined."
@@ -237,8 +210,7 @@ class Run:
         return None
 
     def _warn_of_tokenizer(self) -> list[str]:
-        tokenizer = self.metrics("tokenizer")
-        round_trip, unknown = tokenizer.number("round_trip_frac"), tokenizer.number("unknown_frac")
+        round_trip, unknown = self.metrics("tokenizer").each("round_trip_frac", "unknown_frac")
         found = []
         if round_trip is not None and round_trip < 1:
             found.append(
@@ -249,20 +221,37 @@ class Run:
         return found
 
 
+def earlier_documents(artifacts: Mapping[str, Artifact]) -> str | None:
+    """One sentence where a run has read documents again that earlier runs had; None elsewhere.
+
+    Deduplication against an index (`dedup.chain`, `dedup.index`) keeps what is new. So a source
+    that grows, read whole each time, gives its new documents only, which must not look like a loss.
+    """
+    if "dedup" not in artifacts:
+        return None
+    counters = Facts(artifacts["dedup"].counters)
+    read_again, duplicates, read = counters.each("read_again", "earlier_duplicates", "read")
+    if not read_again:
+        return None
+    return (
+        f"Only new documents are in this run: {count(duplicates)} of {count(read)} that dedup read"
+        f" are duplicates of what earlier runs kept ({count(read_again)} of them the very same"
+        " documents, read again) and stay with those runs. For all in one, run the same source"
+        " without dedup.chain and dedup.index."
+    )
+
+
 def events_text(train: Facts, leave_out: Collection[str] = ()) -> str:
     """How often each event happened in training, as `rollback × 1, slow rank × 3`; empty where none
     did."""
-    counts = {
-        name: n
-        for name, value in train.group("events").items()
-        if name not in leave_out and (n := number(value))
-    }
-    return ", ".join(f"{name.replace('_', ' ')} × {count(n)}" for name, n in sorted(counts.items()))
+    events = numbers(train.group("events")).items()
+    counts = [(name.replace("_", " "), n) for name, n in events if n and name not in leave_out]
+    return ", ".join(f"{name} × {count(n)}" for name, n in counts)
 
 
-def interval_text(facts: Facts, digits: int = 3) -> str:
+def interval_text(facts: Facts) -> str:
     """`value (low–high)` of a measured quantity."""
-    value, low, high = facts.number("value"), facts.number("low"), facts.number("high")
+    value, low, high = facts.each("value", "low", "high")
     if value is None or low is None or high is None:
-        return fixed(value, digits)
-    return f"{fixed(value, digits)} ({span(low, high, digits)})"
+        return fixed(value)
+    return f"{fixed(value)} ({span(low, high)})"

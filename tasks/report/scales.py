@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tasks.report.quantities import MINUS, NARROW
 
 FONT_SIZE = 12
+MAX_LOG_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,17 @@ def linear_axis(
     )
 
 
-def log_axis(low: float, high: float, start: float, end: float, max_ticks: int = 8) -> Axis:
-    """A logarithmic axis with ticks at powers of ten, thinned to `max_ticks`, or at 1, 2, 5 where
-    there are few."""
+def log_axis(low: float, high: float, start: float, end: float) -> Axis:
+    """A logarithmic axis with ticks at powers of ten, thinned to `MAX_LOG_TICKS`, or at 1, 2, 5
+    where there are few."""
     low = max(low, 1e-12)
     if not high > low:
         low, high = low / 2, low * 2
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     powers = [10.0**e for e in decades if low <= 10.0**e <= high]
     fine = [m * 10.0**e for e in decades for m in (1, 2, 5) if low <= m * 10.0**e <= high]
-    ticks = fine if len(powers) < 3 and len(fine) <= max_ticks else powers
-    every = max(1, math.ceil(len(ticks) / max_ticks))
+    ticks = fine if len(powers) < 3 and len(fine) <= MAX_LOG_TICKS else powers
+    every = max(1, math.ceil(len(ticks) / MAX_LOG_TICKS))
     return Axis(low, high, start, end, tuple(ticks[::every]), log=True)
 
 
@@ -96,14 +97,14 @@ def text_width(text: str, font_size: float = FONT_SIZE) -> float:
     return ems * font_size
 
 
-def shorten(text: str, room: float, font_size: float = FONT_SIZE) -> str:
+def shorten(text: str, room: float) -> str:
     """The text, or as much of its beginning as fits, with an ellipsis."""
     text = " ".join(text.split())
-    if text_width(text, font_size) <= room:
+    if text_width(text) <= room:
         return text
     # Long names come from outside: look at no more of them than could fit.
-    kept = text[: int(room / (0.3 * font_size)) + 1]
-    while kept and text_width(kept + "…", font_size) > room:
+    kept = text[: int(room / (0.3 * FONT_SIZE)) + 1]
+    while kept and text_width(kept + "…") > room:
         kept = kept[:-1]
     return kept.rstrip() + "…"
 

@@ -23,9 +23,10 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def _plain(value: object) -> object:
-    """Coordinates with one decimal, without the trailing zero: pages stay small and equal
+    """Numbers with one decimal, without the trailing zero: pages stay small and equal
     everywhere."""
-    return f"{round(value, 1) + 0.0:.6g}" if isinstance(value, float) else value
+    # Adding 0.0 turns a negative zero into zero.
+    return f"{round(value, 1) + 0.0:.6g}" if isinstance(value, (int, float)) else value
 
 
 def svg(width: float, height: float, marks: Sequence[Markup]) -> Markup:
@@ -41,17 +42,15 @@ def titled(title: str, *marks: Markup | None) -> Markup:
 def text(
     x: float, y: float, shown: str, anchor: str, tone: str | None = None, font_size: int = FONT_SIZE
 ) -> Markup:
-    place = {"x": float(x), "y": float(y)}
-    return tag("text", shown, **place, text_anchor=anchor, class_=tone, font_size=font_size)
+    return tag("text", shown, x=x, y=y, text_anchor=anchor, class_=tone, font_size=font_size)
 
 
 def rect(x: float, y: float, width: float, height: float, tone: str, **more: object) -> Markup:
-    place = {"x": float(x), "y": float(y), "width": float(width), "height": float(height)}
-    return tag("rect", **place, class_=tone, **more)
+    return tag("rect", x=x, y=y, width=width, height=height, class_=tone, **more)
 
 
 def line(x0: float, y0: float, x1: float, y1: float, tone: str) -> Markup:
-    return tag("line", x1=float(x0), y1=float(y0), x2=float(x1), y2=float(y1), class_=tone)
+    return tag("line", x1=x0, y1=y0, x2=x1, y2=y1, class_=tone)
 
 
 def whisker(x0: float, x1: float, y: float, tone: str) -> list[Markup]:
@@ -66,6 +65,7 @@ def x_axis(axis: Axis, y: float, label: str, shown: Callable[[float], str]) -> l
         x, name = axis.at(tick), shown(tick)
         half = text_width(name, 11) / 2
         marks.append(line(x, y, x, y + 4, "axis"))
+        # A name that would touch its neighbour is left out; its tick stays.
         if x - half > taken + 4:
             marks.append(text(x, y + 17, name, "middle", "muted", 11))
             taken = x + half

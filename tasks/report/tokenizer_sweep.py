@@ -53,11 +53,9 @@ def candidates(tokenizers: Sequence[Artifact], model: ModelConfig, seq_len: int)
     """One for each artifact, by size; equal artifacts once."""
     found = {}
     for artifact in tokenizers:
-        metrics = artifact.metrics
-        per_token = (
-            metrics["bytes_per_token"].get("validation") or metrics["bytes_per_token"]["train"]
-        )
-        size = metrics["vocab_size"]
+        metrics, size = artifact.metrics, artifact.metrics["vocab_size"]
+        of_split = metrics["bytes_per_token"]
+        per_token = of_split.get("validation") or of_split["train"]
         priced = replace(model, vocab_size=size)
         found[artifact.key] = Candidate(
             metrics["kind"],
@@ -79,7 +77,6 @@ def recommend(found: Sequence[Candidate]) -> Candidate:
 
 
 def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> str:
-    """The comparison as one HTML page."""
     best = recommend(found)
     least = min(c.flops_per_byte for c in found)
     tones = dict(zip(sorted({c.kind for c in found}), cycle(TONES)))
@@ -124,10 +121,9 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
         "seq_len": seq_len,
     }
     section = Section("comparison", "Comparison", "", values)
-    title = (
-        f"{len(found)} tokenizers for a model of width {model.dim} and {model.num_layers} layers"
-    )
-    return page("Tokenizers compared", title, cards, None, [section], "Sweep")
+    shape = f"width {model.dim} and {model.num_layers} layers"
+    subtitle = f"{len(found)} tokenizers for a model of {shape}"
+    return page("Tokenizers compared", subtitle, cards, None, [section], "Sweep")
 
 
 def write_sweep(found: Sequence[Candidate], model: ModelConfig, seq_len: int, file: Path) -> Path:

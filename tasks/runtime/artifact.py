@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llm_core.durable import write_durably
-from llm_core.json_files import UnreadableJson, is_inside, read_json
-from llm_core.printing import printable
+from llm_core.json_files import UnreadableJson, dump_json, is_inside, read_json
 
 SCHEMA_VERSION = 1
 ARTIFACT_FILE = "artifact.json"
@@ -58,8 +58,10 @@ class Artifact:
         return self.record.get("config", {})
 
     def files(self, pattern: str) -> list[Path]:
-        """Files of this artifact that match a glob, in name order; a published one has those of its
-        record and no others."""
+        """Files of this artifact that match a glob, in name order.
+
+        A published artifact has the files of its record and no others.
+        """
         found = sorted(self.path.glob(pattern))
         if not self.record:
             return found
@@ -76,8 +78,7 @@ class Artifact:
         return path
 
     def file_digest(self, name: str) -> str:
-        """The recorded content digest of a file, or a fresh one for an artifact that was never
-        published."""
+        """The recorded content digest of a file; a fresh one where nothing is published yet."""
         for entry in self.record.get("files", ()):
             if entry["path"] == name:
                 return str(entry["digest"])
@@ -85,16 +86,15 @@ class Artifact:
 
 
 def load_artifact(path: Path) -> Artifact | None:
-    """The finished artifact in `path`, or None where none is finished. Raises ArtifactMismatch on a
-    broken record."""
+    """The finished artifact in `path`, or None. Raises ArtifactMismatch on a broken record."""
     file = path / ARTIFACT_FILE
     try:
         sealed = _read_object(file)
-        if (
-            sealed["schema_version"] != SCHEMA_VERSION
-        ):  # before its seal, which another version may make in another way
+        # Before the seal, which another version may make in another way.
+        if sealed["schema_version"] != SCHEMA_VERSION:
             raise ArtifactMismatch(
-                f"{file} has schema {sealed['schema_version']}, this version reads {SCHEMA_VERSION}"
+                f"{file} has schema {sealed['schema_version']}, and this version of textmill reads"
+                f" schema {SCHEMA_VERSION}"
             )
         if odd := [entry["path"] for entry in sealed["files"] if not is_inside(entry["path"])]:
             raise ArtifactMismatch(
@@ -130,10 +130,11 @@ def digest_file(path: Path) -> str:
 def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
     """Write JSON so that a reader sees the old file or the whole new one, even after a crash.
 
-    Without an indent the encoder is compiled, and an order of magnitude faster.
+    Without an indent the encoder is compiled, and an order of magnitude faster. Raises ConfigError
+    for what `read_json` refuses: too long, too deep, or with a number of too many digits.
     """
-    text = json.dumps(value, indent=indent, ensure_ascii=False, sort_keys=True, allow_nan=False)
-    write_durably(path, printable(text) + "\n")
+    text = dump_json(path.name, value, indent=indent, ensure_ascii=False)
+    write_durably(path, text + "\n")
 
 
 def write_sealed(path: Path, record: Mapping[str, Any], indent: int | None = 1) -> None:
@@ -159,9 +160,9 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = read_json(path)
     except UnreadableJson as error:
-        raise DamagedRecord(f"no JSON: {error}") from error
+        raise DamagedRecord(f"not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise DamagedRecord("no JSON object")
+        raise DamagedRecord("not a JSON object")
     return value
 
 
@@ -183,6 +184,4 @@ def link_file(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        import shutil
-
         shutil.copyfile(source, target)

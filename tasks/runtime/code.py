@@ -20,6 +20,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,9 +92,9 @@ def reached_definitions(
             continue
         if module not in entered:
             entered.add(module)
-            # Importing a module runs it and the packages it is in.
-            parents = [Target(package, EFFECTS) for package in _packages(module)]
-            pending += [*parents, Target(module, EFFECTS)]
+            # Importing a module runs it and the packages it is in: `a`, `a.b`, `a.b.c`.
+            packages = accumulate(module.split("."), "{}.{}".format)
+            pending += [Target(package, EFFECTS) for package in packages]
         if name is None:
             pending += [Target(module, each) for each in source.definitions]
             continue
@@ -129,11 +130,6 @@ def _targets(imported: list[str], sources: _Sources) -> Iterator[Target]:
         yield Target(".".join(imported), None)
 
 
-def _packages(module: str) -> list[str]:
-    parts = module.split(".")
-    return [".".join(parts[:length]) for length in range(1, len(parts))]
-
-
 class _Sources:
     """The modules below a root, read when they are asked for."""
 
@@ -158,6 +154,7 @@ class _Sources:
             write_durably(self._file, json.dumps(tables))
 
 
+# The time of change is an argument so that a file edited in a long process is read again.
 @functools.lru_cache(maxsize=1024)
 def _source(module: str, path: Path, _mtime_ns: int, cache: Path) -> Source:
     data = path.read_bytes()
@@ -174,7 +171,10 @@ def _source(module: str, path: Path, _mtime_ns: int, cache: Path) -> Source:
 
 @functools.lru_cache(maxsize=1)
 def _tables(file: Path) -> dict[str, Any]:
-    """{digest of a file: its Source}, as kept by earlier processes."""
+    """{digest of a file: its Source}, as kept by earlier processes.
+
+    One dict for the whole process: `_source` adds to it, `_Sources.keep` writes it.
+    """
     try:
         tables: dict[str, Any] = json.loads(file.read_text())
     except (FileNotFoundError, json.JSONDecodeError):

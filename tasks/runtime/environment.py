@@ -24,6 +24,12 @@ NEEDED_PREFIXES = (
     *("CUDA_", "HIP_", "ROCR_"),
 )
 
+CONNECTION = (
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+)
+"""Settings of how other hosts are reached, for processes that talk to some."""
+
 _SECRET_WORDS = "AUTH|TOKENS?|SECRETS?|KEYS?|PASS|PASSWD|PAT|CREDS?|CREDENTIALS?|COOKIES?|JWT|SAS|DSN|NETRC|CONNECTION_STRING"  # noqa: E501
 _SECRET_NAME = re.compile(
     rf"(?:^|_)(?:{_SECRET_WORDS})(?:_|$)|_PWD(?:_|$)|PASSWORD|PASSPHRASE|SECRET|APIKEY|ACCESSKEY",
@@ -37,14 +43,15 @@ def may_be_secret(name: str, value: str) -> bool:
     return bool(_SECRET_NAME.search(name)) or mask_secrets(value) != value
 
 
-def minimal_environment(*variables: str) -> dict[str, str]:
-    """What a process needs to start, find its libraries and use its cores, and `variables`, which
-    are asked for by name."""
+def minimal_environment(*variables: str, settings: tuple[str, ...] = ()) -> dict[str, str]:
+    """What a process needs to start, find its libraries and use its cores; `variables`, which are
+    asked for by name; and what begins like one of `settings` and does not look like a secret."""
+    prefixes = (*NEEDED_PREFIXES, *settings)
     return {
         name: value
         for name, value in os.environ.items()
         if name in variables
-        or ((name in NEEDED or name.startswith(NEEDED_PREFIXES)) and not may_be_secret(name, value))
+        or ((name in NEEDED or name.startswith(prefixes)) and not may_be_secret(name, value))
     }
 
 

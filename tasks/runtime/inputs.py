@@ -25,9 +25,11 @@ def file_stamp(path: Path) -> list[int]:
 
 
 def load_once(most: int) -> Callable[[Callable[[Path], T]], Callable[[Path], T]]:
-    """Keeps what was loaded of the `most` last files, as lru_cache does, but loads a file again
-    that has changed: a process may outlive the model it has once read, and results are stored under
-    the content of the file that is there."""
+    """Keeps what was loaded of the `most` last files, as lru_cache does; reloads a changed file.
+
+    A process may outlive the model it has once read, and results are stored under the content of
+    the file that is there.
+    """
 
     def decorate(load: Callable[[Path], T]) -> Callable[[Path], T]:
         @functools.lru_cache(maxsize=most)
@@ -63,13 +65,11 @@ class InputDigests:
         """{name: content digest}. Raises FileNotFoundError that names the missing path."""
         result, changed = {}, False
         for name, path in sorted(files.items()):
-            stamp = file_stamp(path)
-            seen = self._known.get(str(path.resolve()))
-            if seen is None or seen[:2] != stamp:
-                seen = [*stamp, digest_input(path)]
-                self._known[str(path.resolve())] = seen
+            stamp, place = file_stamp(path), str(path.resolve())
+            if self._known.get(place, [])[:2] != stamp:
+                self._known[place] = [*stamp, digest_input(path)]
                 changed = True
-            result[name] = str(seen[2])
+            result[name] = str(self._known[place][2])
         if changed:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_sealed(self._file, self._known)

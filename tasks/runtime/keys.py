@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,8 +21,7 @@ BUILDING = "building"
 
 
 def canonical_json(value: Any) -> str:
-    """One text for one value, whatever the key order. Raises TypeError on types whose text could
-    vary."""
+    """One text per value, whatever the key order. Raises TypeError on types without one."""
     return json.dumps(
         _checked(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -35,35 +33,22 @@ def digest(value: Any) -> str:
 
 
 def library_versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed versions without local tags: the same release built for CPU or GPU is the same
-    library."""
+    """Installed versions without local tags: builds for CPU and GPU are the same library."""
     return {name: importlib.metadata.version(name).partition("+")[0] for name in sorted(names)}
 
 
 def explain_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The first differences between two identities in words, e.g. `changed optim.lr: 0.001 →
-    0.003`."""
-    if old.get("code") != new.get("code"):
-        code = ["code changed"]
-    else:
-        code = []
-    before, after = _flatten(old, skip="code"), _flatten(new, skip="code")
-    changes = [
-        f"{name}: {_difference(name, before.get(name, '∅'), after.get(name, '∅'))}"
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name, "∅") != after.get(name, "∅")
-    ]
-    own = [c for c in changes if not c.startswith("parents.")]
-    parents = sorted(
-        {c.split(":")[0].removeprefix("parents.") for c in changes if c.startswith("parents.")}
-    )
-    reasons = code + (
-        [f"changed {'; '.join(own[:3])}" + (f" and {len(own) - 3} more" if len(own) > 3 else "")]
-        if own
-        else []
-    )
-    if parents and not reasons:
-        reasons = [f"after {', '.join(parents)}"]
+    """The first differences of two identities, e.g. `changed optim.lr: 0.001 → 0.003`."""
+    before, after = _flatten({**old, "code": None}), _flatten({**new, "code": None})
+    changed = [n for n in sorted({*before, *after}) if before.get(n) != after.get(n)]
+    reasons = ["code changed"] if old.get("code") != new.get("code") else []
+    if own := [n for n in changed if not n.startswith("parents.")]:
+        shown = [f"{n}: {_difference(n, before.get(n, '∅'), after.get(n, '∅'))}" for n in own[:3]]
+        more = f" and {len(own) - 3} more" if own[3:] else ""
+        reasons.append(f"changed {'; '.join(shown)}{more}")
+    # A parent that changed is the reason only where nothing of this stage itself did.
+    if changed and not reasons:
+        reasons = [f"after {', '.join(n.removeprefix('parents.') for n in changed)}"]
     return "; ".join(reasons) or BUILDING
 
 
@@ -89,16 +74,11 @@ def _checked(value: Any) -> Any:
     raise TypeError(f"{value!r} of type {type(value).__name__} has no canonical form")
 
 
-def _flatten(value: Any, prefix: str = "", skip: str = "") -> dict[str, str]:
+def _flatten(value: Any, prefix: str = "") -> dict[str, str]:
     if isinstance(value, Mapping):
         flat: dict[str, str] = {}
         for k, v in value.items():
-            if k != skip or prefix:
-                flat |= _flatten(v, f"{prefix}.{k}" if prefix else str(k))
+            flat |= _flatten(v, f"{prefix}.{k}" if prefix else str(k))
         return flat
     # A record read back from JSON has lists where a config has tuples.
     return {prefix.removeprefix("config."): str(list(value) if isinstance(value, tuple) else value)}
-
-
-def python_version() -> str:
-    return ".".join(map(str, sys.version_info[:3]))

@@ -5,6 +5,10 @@ name, synced and renamed, so a killed stage resumes at the missing part. Parts a
 content they read (`digest`) under a folder named by how they are made, so a grown source recomputes
 only what is new. Results are in the order of the parts, whatever the executor: bytes never depend
 on worker counts.
+
+Threads share memory and start at once; kernels over Arrow buffers release the interpreter lock.
+Processes cost an import each and help stages that spend their time in Python: `auto` starts them
+once the work that is left is worth that. A cluster is opened once for a whole run and passed in.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from llm_core.durable import sync_file, sync_folder
 from llm_core.printing import get_logger
 from llm_core.process import terminate_with_parent
 from tasks.runtime.artifact import DamagedRecord, digest_file, read_sealed, write_sealed
+from tasks.runtime.keys import digest
 from tasks.runtime.soundness import damage as find_damage
 from tasks.runtime.stage import StageFailure
 from tasks.runtime.workers import WorkerContext
@@ -43,6 +48,8 @@ logger = get_logger("tasks.runtime.parts")
 PART_FILE = "part.json"
 MAX_IN_FLIGHT = 256
 """Parts that wait for a worker or are worked on at once."""
+PROCESSES_START_S = 3.0
+"""About what worker processes take to start, import what they need and load compiled code."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,23 @@ class Part:
     name: str
     digest: str
     payload: Mapping[str, Any]
+
+
+def parts_of_pass(
+    parts: Sequence[Part],
+    name: str,
+    payload: Mapping[str, Any],
+    reads: Mapping[str, Any] | None = None,
+) -> list[Part]:
+    """Parts for one of several passes of a stage, each with `payload` added to its own.
+
+    They are named by the pass and by `reads`. Without `reads` the payload itself names them; one
+    that holds paths needs `reads`, with the digests of what is there.
+    """
+    told = digest({"pass": name, **(payload if reads is None else reads)})
+    return [
+        Part(part.name, digest([part.digest, told]), {**part.payload, **payload}) for part in parts
+    ]
 
 
 @dataclass(frozen=True)
@@ -64,12 +88,12 @@ class PartResult:
 
 
 ProcessPart = Callable[[Part, Path, Any], Mapping[str, Any]]
-"""(part, directory to write into, stage config) -> counters. A module-level function, so processes
-can import it."""
+"""(part, directory to write into, stage config) -> counters; importable by workers."""
 
 
 Work = tuple[ProcessPart, Part, Path, Any]
 """(function, part, directory of the finished part, stage config)."""
+MakeExecutor = Callable[..., AbstractContextManager[Executor]]
 
 
 class RunParts(Protocol):
@@ -81,8 +105,7 @@ class RunParts(Protocol):
 
 
 def scratch_dir(out_dir: Path) -> Path:
-    """Where a stage keeps unfinished work that must survive a kill and does not belong to its
-    artifact."""
+    """Where a stage keeps unfinished work that survives a kill and is not in its artifact."""
     path = out_dir.with_name(out_dir.name + ".work")
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -90,19 +113,17 @@ def scratch_dir(out_dir: Path) -> Path:
 
 @dataclass(frozen=True)
 class PartRunner:
-    """Runs parts on an executor and reuses the finished ones.
-
-    parts_dir: where finished parts live; beside `out_dir` when None. make_executor: opens an
-    executor for the missing parts, given the names of the environment variables that they read
-        (`part_variables` of a config, where it has some); None runs them here, in order.
-    start_s: seconds its workers take to start. Parts are done here until what is left would take
-    longer. progress: told (finished, total) after each part.
-    """
+    """Runs parts on an executor and reuses the finished ones."""
 
     parts_dir: Path | None = None
-    make_executor: Callable[..., AbstractContextManager[Executor]] | None = None
+    """Where finished parts live; beside `out_dir` when None."""
+    make_executor: MakeExecutor | None = None
+    """Opens an executor for the missing parts, given the names of the environment variables that
+    they read (`part_variables` of a config, where it has some). None runs them here, in order."""
     start_s: float = 0.0
+    """Seconds its workers take to start. Parts are done here until what is left takes longer."""
     progress: Callable[[int, int], None] = field(default=lambda finished, total: None)
+    """Told (finished, total) after each part."""
 
     def __call__(
         self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path
@@ -110,34 +131,33 @@ class PartRunner:
         parts_dir = self.parts_dir or scratch_dir(out_dir)
         parts_dir.mkdir(parents=True, exist_ok=True)
         # Parts of equal digest are the same work by definition: done once, given to both.
-        directories = [parts_dir / f"{part.digest}" for part in parts]
+        directories = [parts_dir / part.digest for part in parts]
         results = {
             i: result
             for i, part in enumerate(parts)
             if (result := _finished(part, directories[i], say=True))
         }
-        missing = [i for i in range(len(parts)) if i not in results]
-        first = {directories[i]: i for i in reversed(missing)}
-        work = [
-            (process_part, parts[i], directory, config)
-            for directory, i in sorted(first.items(), key=lambda x: x[1])
-        ]
+        missing = {i: directories[i] for i in range(len(parts)) if i not in results}
+        unique: dict[Path, Part] = {}
+        for i, directory in missing.items():
+            unique.setdefault(directory, parts[i])
+        work = [(process_part, part, directory, config) for directory, part in unique.items()]
         finished = len({directories[i] for i in results})
         self.progress(len(results), len(parts))
         for _ in self._work_off(work):
             finished += 1
             self.progress(len(parts) * finished // len(set(directories)), len(parts))
-        for i in missing:
+        for i, directory in missing.items():
             # Made and synced just now: another walk over the bytes would tell nothing.
-            result = _finished(parts[i], directories[i], check_digests=False)
+            result = _finished(parts[i], directory, check_digests=False)
             assert result is not None, f"part {parts[i].name} was processed but is not there"
             results[i] = result
         return [results[i] for i in range(len(parts))]
 
     def _work_off(self, work: Sequence[Work]) -> Iterator[None]:
-        """One result per item, on the executor where what is left is worth the start of its
-        workers."""
+        """Yields after each item; on the executor once what is left is worth its start."""
         begun = time.perf_counter()
+        # The mean time of the parts done so far says what the rest needs.
         for done, item in enumerate(work):
             left = len(work) - done
             needs_s = (time.perf_counter() - begun) / done * left if done else 0.0
@@ -150,19 +170,41 @@ class PartRunner:
 
 
 serial = PartRunner()
-"""Parts one after another in this process, kept beside the output: the default in notebooks and
-tests."""
+"""Parts one after another in this process, kept beside the output: for notebooks and tests."""
 
 
-def thread_executor(num_workers: int) -> Callable[..., AbstractContextManager[Executor]]:
+def thread_executor(num_workers: int) -> MakeExecutor:
     return lambda *variables: ThreadPoolExecutor(num_workers)
 
 
-def process_executor(num_workers: int) -> Callable[..., AbstractContextManager[Executor]]:
+def process_executor(num_workers: int) -> MakeExecutor:
     # Spawned: workers must not inherit the parent's threads, locks or lock files, nor its secrets.
     return lambda *variables: ProcessPoolExecutor(
         num_workers, WorkerContext(variables), initializer=_die_with_parent, initargs=(os.getpid(),)
     )
+
+
+class Cluster(Protocol):
+    """What works on parts in place of this machine's own workers."""
+
+    def executor(self, *variables: str) -> AbstractContextManager[Executor]:
+        """Opens its executor, whose workers have these variables of the environment."""
+
+
+def make_runner(
+    runner: str,
+    num_workers: int,
+    progress: Callable[[int, int], None],
+    cluster: Cluster | None = None,
+) -> PartRunner:
+    """The runner that `runner` (auto, thread or process) names, or one on `cluster`."""
+    if cluster is not None:
+        return PartRunner(make_executor=cluster.executor, progress=progress)
+    if num_workers == 1:
+        return PartRunner(progress=progress)
+    make_executor = thread_executor if runner == "thread" else process_executor
+    start_s = PROCESSES_START_S if runner == "auto" else 0.0
+    return PartRunner(None, make_executor(num_workers), start_s, progress)
 
 
 def _completions(executor: Executor, work: Sequence[Work]) -> Iterator[None]:
@@ -182,9 +224,8 @@ def _completions(executor: Executor, work: Sequence[Work]) -> Iterator[None]:
                 yield
     except BrokenProcessPool as error:
         raise StageFailure(
-            "a worker process was killed, perhaps because it ran out of memory; finished parts are"
-            " kept, run again, with fewer workers (num_workers=1) or runner=thread if it happens"
-            " again"
+            "a worker process was killed, perhaps because memory ran out. Finished parts are kept:"
+            " run again, with fewer workers (num_workers=1) or runner=thread if it recurs"
         ) from error
     except BaseException:
         for future in pending:
@@ -196,7 +237,6 @@ def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: A
     # Not by process id: workers on two machines may have the same.
     temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
     temporary.mkdir(parents=True)
-    started = time.perf_counter()
     counters = process_part(part, temporary, config)
     files = []
     for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
@@ -208,20 +248,14 @@ def _make_part(process_part: ProcessPart, part: Part, directory: Path, config: A
                 "digest": digest_file(file),
             }
         )
-    record = {
-        "name": part.name,
-        "counters": dict(counters),
-        "files": files,
-        "elapsed_s": time.perf_counter() - started,
-    }
+    record = {"name": part.name, "counters": dict(counters), "files": files}
     write_sealed(temporary / PART_FILE, record, indent=None)
     _put_in_place(part, temporary, directory)
     sync_folder(directory.parent)
 
 
 def _put_in_place(part: Part, made: Path, directory: Path) -> None:
-    """Give a part its name. Another run of other inputs may just have made the same one and read
-    from it: then theirs stays."""
+    """Give a part its name; one that another run made meanwhile, and may be reading, stays."""
     while True:
         try:
             os.rename(made, directory)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from llm_core.config import ConfigError, nearest
 from tasks.runtime.code import code_digest
@@ -63,24 +62,20 @@ class Plan:
 def make_nodes(
     target: str, configs: StageConfigs, digests: InputDigests, device: str
 ) -> dict[str, Node]:
-    """The key of every stage up to `target`. `device` is the fingerprint that measured stages
-    carry."""
+    """The key of every stage up to `target`; measured stages carry the fingerprint `device`."""
     nodes: dict[str, Node] = {}
     for name in ancestors(target):
         stage = STAGES[name]
         config = key_config(configs[name])
         own = {
             "stage": name,
-            "schema_version": stage.schema_version,
             "code": code_digest((stage.module, *stage.entry_points), stage.data_files),
             "libraries": library_versions(stage.libraries),
             "config": config,
         } | ({"device": device} if stage.measured else {})
-        files = configs[name].input_files() if stage.reads_inputs else {}
-        identity = own | {
-            "parents": {p: nodes[p].key for p in stage.parents},
-            "inputs": digests.of(files),
-        }
+        files = configs[name].input_files() if hasattr(configs[name], "input_files") else {}
+        parents = {p: nodes[p].key for p in stage.parents}
+        identity = own | {"parents": parents, "inputs": digests.of(files)}
         of_parts = own | {"config": key_config(configs[name], of_parts=True)}
         nodes[name] = Node(name, digest(identity), digest(of_parts), identity, config, files)
     return nodes
@@ -101,7 +96,7 @@ def make_plan(
     force: stages to rebuild although they are there; the report is rebuilt with them.
     Raises ConfigError for unknown stages and for parents that `start`/`only` leave unbuilt.
     """
-    for name in (*((start,) if start else ()), *((only,) if only else ()), *force):
+    for name in filter(None, (start, only, *force)):
         if name not in STAGES:
             raise ConfigError(f"{name} is not a stage; {nearest(name, list(STAGES))}")
         if name not in nodes:
@@ -114,31 +109,26 @@ def make_plan(
     steps: dict[str, Step] = {}
     wanted = {target}
     read: set[str] = set()
-    # Another measurement has the same key, so what shows the one that was lost cannot tell them
-    # apart.
+    # Another measurement has the same key, so the key of what shows the lost one does not change.
     measured_anew = {
-        n for n, node in nodes.items() if STAGES[n].measured and _is_damaged(store, node)
-    } & may_run
+        name
+        for name, node in nodes.items()
+        if STAGES[name].measured and name in may_run and _is_damaged(store, node)
+    }
+    # Backwards, so that it is known of each stage whether one that runs needs or reads it.
     for name in reversed(ancestors(target)):
         stage, node = STAGES[name], nodes[name]
-        why, again = (
-            ("forced", True)
-            if name in forced
-            else (_why(store, node, to_be_read=name in read), False)
-        )
-        if (
-            why == "cached"
-            and (lost := sorted(measured_anew & set(stage.parents)))
-            and name in may_run
-        ):
+        again = name in forced
+        why = "forced" if again else _why(store, node, to_be_read=name in read)
+        lost = sorted(measured_anew & set(stage.parents)) if name in may_run else []
+        if lost and why == "cached":
             why, again = f"after {', '.join(lost)}, measured again", True
         step = Step(node, why, name in wanted, again)
         if step.is_damaged and name in may_run:
             step = replace(step, needed=True)
         elif step.runs and name not in may_run:
-            state = (
-                f"{node.key} is {why}" if step.is_damaged else f"is not in the store{step.because}"
-            )
+            missing = f"is not in the store{step.because}"
+            state = f"{node.key} is {why}" if step.is_damaged else missing
             raise ConfigError(
                 f"{name} {state}, and start/only leave it out; run without them first"
             )
@@ -159,12 +149,10 @@ def _why(store: Store, node: Node, to_be_read: bool) -> str:
         return "cached"
     if state != "missing":
         return state
-    earlier: list[Any] = store.artifacts(node.stage)
-    return (
-        explain_change(earlier[0].record["identity"], readable_identity(node))
-        if earlier
-        else BUILDING
-    )
+    earlier = store.artifacts(node.stage)
+    if not earlier:
+        return BUILDING
+    return explain_change(earlier[0].record["identity"], readable_identity(node))
 
 
 def plan_rows(plan: Plan) -> list[tuple[str, str, str]]:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Self
@@ -30,6 +30,7 @@ from llm_core.config import ConfigError
 from llm_core.printing import publishable
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.execute import make_artifact
+from tasks.runtime.local_cluster import RAY, local_cluster
 from tasks.runtime.parts import PartRunner
 from tasks.runtime.plan import Step
 from tasks.runtime.stage import StageFailure, StageInterrupted
@@ -83,7 +84,8 @@ class ClusterExecutor(Executor):
     call.
 
     kind: `ray` or `dask`. address: of a scheduler; None starts a cluster on this machine's
-    loopback. num_workers: processes of a started cluster. max_in_flight: tasks that exist at once.
+    loopback (`tasks.runtime.local_cluster`). num_workers: processes of a started cluster.
+    max_in_flight: tasks that exist at once.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class ClusterExecutor(Executor):
                 " runner=process"
             )
         self._kind, self._address, self._num_workers = kind, address, num_workers
+        self._variables: tuple[str, ...] = ()
         self._open = ExitStack()
         self._task_runner: TaskRunner[Any] | None = None
         # Prefect finds the flow run and its settings in context variables, which threads do not
@@ -104,6 +107,18 @@ class ClusterExecutor(Executor):
         self._context = copy_context()
         # One waiting thread for each task in flight.
         self._waiting = ThreadPoolExecutor(max_in_flight, thread_name_prefix=f"wait-for-{kind}")
+
+    @contextmanager
+    def executor(self, *variables: str) -> Iterator[Executor]:
+        """This executor, whose workers get these variables of the environment and no other secret.
+
+        A local cluster whose workers have other variables is replaced. The environment of a cluster
+        that is joined is its owner's.
+        """
+        if variables != self._variables and not self._address:
+            self._close()
+        self._variables = variables
+        yield self
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         if self._task_runner is None:
@@ -115,9 +130,12 @@ class ClusterExecutor(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         # The cluster first: whoever still waits for one of its tasks gets an error instead of
         # waiting on.
-        self._open.close()
-        self._task_runner = None
+        self._close()
         self._waiting.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+    def _close(self) -> None:
+        self._task_runner = None
+        self._open.close()
 
     def __enter__(self) -> Self:
         return self
@@ -139,41 +157,27 @@ class ClusterExecutor(Executor):
 
     def _make_task_runner(self) -> TaskRunner[Any]:
         if self._kind == "ray":
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            if not self._address:  # else the cluster's owner has said how it is reached
+                for name, value in RAY.items():
+                    os.environ.setdefault(name, value)
             from prefect_ray import RayTaskRunner
 
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            if not self._address:  # else the cluster's owner has said who may use it
-                os.environ.setdefault("RAY_AUTH_MODE", "token")
-            options = {
-                "num_cpus": self._num_workers,
-                "include_dashboard": False,
-                "_node_ip_address": "127.0.0.1",
-            }
-            return RayTaskRunner(
-                self._address, {} if self._address else {**options, "log_to_driver": False}
-            )
-        import dask
+            if self._address:
+                return RayTaskRunner(self._address)
+            address, _ = self._local_cluster()
+            return RayTaskRunner(address, {"log_to_driver": False})
         from prefect_dask import DaskTaskRunner
 
         if self._address:
             return DaskTaskRunner(address=self._address)
-        # A scheduler runs whatever code it is sent. Certificates of this run alone keep other users
-        # of this machine out, and what it tells over HTTP without any is whether it lives.
-        routes = ["distributed.http.health"]
-        silent = {
-            "distributed.scheduler.http.routes": routes,
-            "distributed.worker.http.routes": routes,
-        }
-        self._open.enter_context(dask.config.set(silent))
-        # Without an address of its own the scheduler's HTTP server takes a fixed port.
-        scheduler = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-        local = {
-            "n_workers": self._num_workers,
-            "threads_per_worker": 1,
-            "host": "127.0.0.1",
-            "security": True,
-        }
-        return DaskTaskRunner(cluster_kwargs={**local, "scheduler_kwargs": scheduler})
+        address, security = self._local_cluster()
+        return DaskTaskRunner(address=address, client_kwargs={"security": security})
+
+    def _local_cluster(self) -> tuple[str, Any]:
+        return self._open.enter_context(
+            local_cluster(self._kind, self._num_workers, self._variables)
+        )
 
 
 @task(name="part", cache_policy=NO_CACHE, persist_result=False)

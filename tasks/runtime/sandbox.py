@@ -29,7 +29,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from llm_core.process import terminate_with_parent
 from tasks.runtime.environment import minimal_environment
@@ -43,12 +42,12 @@ CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 HEAD = struct.Struct("<qQd")
 """Code, length, and the processor time that the sender has used so far."""
 
-READY, DONE, NO_MEMORY = 0, 1, 2
+READY, DONE, NO_MEMORY = range(3)
+OVER_MEMORY = "took more memory than it may"
 
 
 class OutOfBounds(RuntimeError):
-    """A call that took too long or too much memory, or brought its process down. The message says
-    which."""
+    """A call that took too long or too much memory, or ended its process, as the message says."""
 
 
 class Sandbox:
@@ -60,11 +59,8 @@ class Sandbox:
     """
 
     def __init__(self, function: str, timeout_s: float, max_memory_bytes: int) -> None:
-        self._function, self._timeout_s, self._max_memory_bytes = (
-            function,
-            timeout_s,
-            max_memory_bytes,
-        )
+        self._function, self._timeout_s = function, timeout_s
+        self._max_memory_bytes = max_memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._calls, self._used_s = 0, 0.0
@@ -72,28 +68,19 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop()
 
     def call(self, data: bytes) -> bytes:
         """What the function makes of `data`. Raises OutOfBounds."""
-        used = self._calls > 0
+        is_used = self._calls > 0
         try:
             return self._call(data)
         except OutOfBounds:
             self._stop()
-            if not used:
+            if not is_used:
                 raise
-        try:
-            return self._call(data)
-        except OutOfBounds:
-            self._stop()
-            raise
+        return self.call(data)
 
     def _call(self, data: bytes) -> bytes:
         if self._process is None:
@@ -107,10 +94,7 @@ class Sandbox:
             code, result, self._used_s = _receive(self._socket, limit.left_s)
         except TimeoutError as error:
             raise OutOfBounds(f"took longer than {self._timeout_s:g} s") from error
-        except OSError as error:  # it ended during the write
-            code = self._process.wait()
-            raise OutOfBounds(_cause(code)) from error
-        except EOFError as error:
+        except (OSError, EOFError) as error:  # it ended, during the write or later
             raise OutOfBounds(_cause(self._process.wait())) from error
         if code == NO_MEMORY:
             raise OutOfBounds(OVER_MEMORY)
@@ -121,29 +105,23 @@ class Sandbox:
         with theirs:
             root = str(Path(__file__).resolve().parents[2])
             paths = [root, *(p for p in sys.path if p)]
+            command = [sys.executable, "-m", "tasks.runtime.sandbox"]
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tasks.runtime.sandbox",
-                    self._function,
-                    str(self._max_memory_bytes),
-                    str(os.getpid()),
-                ],
+                [*command, self._function, str(self._max_memory_bytes), str(os.getpid())],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                # One arena: each of glibc's would reserve 64 MB of the address space it may take.
                 env={
                     **minimal_environment(),
                     "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
                     "MALLOC_ARENA_MAX": "1",
                 },
             )
-        self._socket, self._calls = ours, 0
+        self._socket = ours
+        limit = Limit(START_LIMIT_S, self._process.pid, used_s=0.0)
         try:
-            code, _, self._used_s = _receive(
-                ours, Limit(START_LIMIT_S, self._process.pid, 0.0).left_s
-            )
+            code, _, self._used_s = _receive(ours, limit.left_s)
         except (OSError, EOFError) as error:
             self._stop()
             raise RuntimeError(f"the process for {self._function} did not start") from error
@@ -156,24 +134,20 @@ class Sandbox:
         if self._socket is not None:
             self._socket.close()
         self._process = self._socket = None
-
-
-OVER_MEMORY = "took more memory than it may"
+        self._calls = 0
 
 
 def _cause(code: int) -> str:
-    # Compiled code that gets no memory ends its process by SIGABRT, as it does where it finds
-    # itself broken.
-    if code == -signal.SIGABRT:
-        return OVER_MEMORY
-    return f"brought its process down (exit code {code})"
+    # Compiled code that gets no memory ends its process by SIGABRT, as code that finds itself
+    # broken does.
+    died = f"brought its process down (exit code {code})"
+    return OVER_MEMORY if code == -signal.SIGABRT else died
 
 
 class Limit:
-    """How long a process may still take, from now on."""
+    """How long a process may still take, from now on; `used_s` is what it had used before."""
 
     def __init__(self, timeout_s: float, pid: int, used_s: float) -> None:
-        """used_s: processor time that the process had used before."""
         self._timeout_s, self._pid, self._used_s = timeout_s, pid, used_s
         self._began = time.monotonic()
 
@@ -185,8 +159,7 @@ class Limit:
         now_s = _processor_s(self._pid)
         if now_s is None or waited_s > PATIENCE * self._timeout_s:
             raise TimeoutError
-        left_s = self._timeout_s - (now_s - self._used_s)
-        if left_s <= 0:
+        if (left_s := self._timeout_s - (now_s - self._used_s)) <= 0:
             raise TimeoutError
         return max(left_s, CLOCK_TICK_S)
 
@@ -248,18 +221,16 @@ def serve(function: str, max_memory_bytes: int, parent: int) -> None:
 
 
 def _limit_memory(max_memory_bytes: int) -> None:
-    """Address space that is taken already, and so much more. A core file of a crash would only fill
-    the disk."""
+    """Allow the address space that is taken already, and so much more."""
+    # A core file of a crash would only fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     status = Path("/proc/self/statm")
     if status.exists():
         held = int(status.read_text().split()[0]) * resource.getpagesize()
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         wanted = held + max_memory_bytes
-        resource.setrlimit(
-            resource.RLIMIT_AS,
-            (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard),
-        )
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 if __name__ == "__main__":

@@ -29,18 +29,15 @@ Files = Sequence[Mapping[str, Any]]
 """Entries of a record: `path`, `size`, `digest`."""
 
 SETTLED_S = 2.0
-"""Age from which a stamp is trusted: a file that was changed a moment ago may change again under
-the same time."""
+"""Age from which a stamp is trusted: a younger file may change again under the same time."""
 RECENT_S = 600.0
-"""A process does not check the bytes of the same files again within this time: a run plans more
-than once."""
+"""A process checks the bytes of the same files once in this time, as a run plans repeatedly."""
 HASHING_THREADS = 8
 WORTH_SAYING_BYTES = 2_000_000_000
 
 
 def damage(folder: Path, files: Files, check_digests: bool = True) -> Iterator[str]:
-    """A phrase for each recorded file that is damaged, such as `a.parquet is gone`. Sizes are
-    compared first."""
+    """A phrase for each damaged file, such as `a.parquet is gone`. Sizes are compared first."""
     right_size = []
     for file in files:
         path = folder / file["path"]
@@ -67,15 +64,12 @@ def damage(folder: Path, files: Files, check_digests: bool = True) -> Iterator[s
 
 def _wrong_content(folder: Path, file: Mapping[str, Any]) -> str | None:
     try:
-        return (
-            None
-            if digest_file(folder / file["path"]) == file["digest"]
-            else f"{file['path']} has changed content"
-        )
+        found = digest_file(folder / file["path"])
     except OSError as error:
-        if error.errno != errno.EIO:
+        if error.errno != errno.EIO:  # a bad block
             raise
-        return f"{file['path']} cannot be read ({error.strerror})"  # a bad block
+        return f"{file['path']} cannot be read ({error.strerror})"
+    return None if found == file["digest"] else f"{file['path']} has changed content"
 
 
 @dataclass(frozen=True)
@@ -90,8 +84,7 @@ _CHECKS: dict[Path, _Check] = {}
 
 
 class Soundness:
-    """Remembers which artifacts of a store were found sound, in one file that may be deleted at any
-    time."""
+    """Remembers which artifacts were found sound, in a file that may be deleted at any time."""
 
     def __init__(self, memory_file: Path) -> None:
         self._file = memory_file
@@ -105,12 +98,10 @@ class Soundness:
             return wrong
         stamped, last = _stamp(folder, files), _CHECKS.get(folder)
         stamp = stamped[0] if stamped else ""
-        if (
-            last
-            and last.stamp == stamp
-            and (not to_be_read or time.monotonic() - last.at < RECENT_S)
-        ):
-            return last.found
+        if last and last.stamp == stamp:
+            is_recent = time.monotonic() - last.at < RECENT_S
+            if is_recent or not to_be_read:
+                return last.found
         if not to_be_read and self._known().get(self._name(folder)) == stamp:
             return None
         return next(iter(self.check(folder, files)), None)
@@ -136,13 +127,10 @@ class Soundness:
         known, own = self._known(), self._name(folder)
         if known.get(own) == stamp:
             return
-        there = {
-            name: value
-            for name, value in known.items()
-            if name != own and (self._file.parent / name).exists()
-        }
+        # Artifacts that are gone are forgotten, or the file would grow for ever.
+        kept = {n: s for n, s in known.items() if n != own and (self._file.parent / n).exists()}
         try:
-            write_sealed(self._file, there | ({own: stamp} if stamp else {}))
+            write_sealed(self._file, kept | ({own: stamp} if stamp else {}))
         except OSError as error:  # a store that is read-only, full, or not made yet
             logger.debug(
                 "%s was not written (%s); digests are checked again next time", self._file, error

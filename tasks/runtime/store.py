@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from llm_core.durable import sync_file, sync_folder
 from llm_core.locks import open_lock
@@ -32,7 +32,6 @@ from tasks.runtime.artifact import (
     load_artifact,
     write_sealed,
 )
-from tasks.runtime.keys import python_version
 from tasks.runtime.soundness import Soundness
 from tasks.runtime.stage import StageFailure
 
@@ -67,6 +66,9 @@ class Store:
 
     def work_dir(self, stage: str, key: str) -> Path:
         return self.root / ".work" / stage / key
+
+    def lock_file(self, stage: str, key: str) -> Path:
+        return self.work_dir(stage, key).with_name(f"{key}.lock")
 
     def parts_dir(self, node: Node) -> Path:
         return self.root / ".parts" / node.stage / node.part_key
@@ -108,8 +110,7 @@ class Store:
         return aside
 
     def artifacts(self, stage: str) -> list[Artifact]:
-        """Finished artifacts of a stage, newest first; unreadable ones are left out (`damage` names
-        them)."""
+        """Finished artifacts of a stage, newest first, without unreadable ones (see `damage`)."""
         found = []
         for path in (self.root / stage).glob("*"):
             with contextlib.suppress(ArtifactMismatch):
@@ -122,25 +123,26 @@ class Store:
         """Be the one holder of a key; yields the directory to work in. Waits for a live holder."""
         work = self.work_dir(node.stage, node.key)
         work.mkdir(parents=True, exist_ok=True)
-        with open_lock(work.parent / f"{node.key}.lock") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.seek(0)
-                waiting(
-                    f"{node.stage} {node.key} is being made by"
-                    f" {lock.read().strip() or 'another run'}; waiting for it"
-                )
+        with open_lock(self.lock_file(node.stage, node.key)) as lock:
+            if holder := _take(lock):
+                waiting(f"{node.stage} {node.key} is being built by {holder}; waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            lock.truncate(0)
-            lock.write(f"process {os.getpid()} on {platform.node()}")
-            lock.flush()
-            # Always empty: unfinished work that may be trusted is in the scratch directory or in
-            # parts.
+            _sign(lock)
+            # Always empty: unfinished work that can be trusted is in parts or the scratch folder.
             out = work / "out"
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir(parents=True)
             yield out
+
+    @contextlib.contextmanager
+    def try_hold(self, stage: str, key: str) -> Iterator[str]:
+        """Be the one holder of a key while the block runs; yields its holder if it is not free."""
+        file = self.lock_file(stage, key)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open_lock(file) as lock:
+            if not (holder := _take(lock)):
+                _sign(lock)
+            yield holder
 
     def publish(
         self, node: Node, made: Artifact, elapsed_s: float, cpu_s: float, started_at: str
@@ -166,7 +168,7 @@ class Store:
             "host": {
                 "name": platform.node(),
                 "machine": platform.machine(),
-                "python": python_version(),
+                "python": platform.python_version(),
                 "cpus": os.cpu_count(),
             },
             "started_at": started_at,
@@ -179,9 +181,8 @@ class Store:
         final = self.path(node.stage, node.key)
         final.parent.mkdir(parents=True, exist_ok=True)
         replaced = None
-        if (
-            final.exists()
-        ):  # damaged or forced: out of the way first, so that no reader sees a mixture
+        # Damaged or forced: out of the way first, so that no reader sees a mixture.
+        if final.exists():
             replaced = self.set_aside(node.stage, node.key)
         os.rename(made.path, final)
         sync_folder(final.parent)
@@ -193,22 +194,40 @@ class Store:
         return artifact
 
     def require_free_disk(self, stage: str, needed_bytes: int) -> None:
-        """Raise StageFailure while nothing is lost yet, rather than fail in the middle of a
-        write."""
+        """Raise StageFailure before anything is lost, rather than fail in the middle of a write."""
         self.root.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.root).free
         if free < needed_bytes:
             raise StageFailure(
-                f"{stage} needs about {needed_bytes / 1e9:.1f} GB free in {self.root}, there are"
-                f" {free / 1e9:.1f}; free some (textmill gc) or set store to another disk"
+                f"{stage} needs about {needed_bytes / 1e9:.1f} GB of free space in {self.root},"
+                f" which has {free / 1e9:.1f} GB; free some with textmill gc, or set store to a"
+                " folder on another disk"
             )
 
 
+def _take(lock: IO[str]) -> str:
+    """Lock a file if it is free. Gives its holder, or an empty text if it was free."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        return lock.read().strip() or "another run"
+    return ""
+
+
+def _sign(lock: IO[str]) -> None:
+    """Write into a lock file that this process holds it."""
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {platform.node()}")
+    lock.flush()
+
+
 def readable_identity(node: Node) -> dict[str, Any]:
-    """What the key hashes, with secrets of the config masked: for reading, the key is made of what
-    was given."""
-    identity = dict(node.identity)
-    return identity | ({"config": mask_values(identity["config"])} if "config" in identity else {})
+    """What the key hashes, with secrets of the config masked. The key itself hashes the secrets."""
+    return {
+        name: mask_values(value) if name == "config" else value
+        for name, value in node.identity.items()
+    }
 
 
 def now() -> str:

@@ -34,10 +34,9 @@ import pyarrow as pa
 from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.corpus.documentset import text_buffers
 from tasks.corpus.named_labels import IS_CONDITION
-from tasks.fasttext.files import SOFTMAX, FastTextModel, read_model
-from tasks.fasttext.loading import load_fasttext
+from tasks.fasttext.files import SOFTMAX, FastTextModel, load_fasttext, read_model
 from tasks.runtime.inputs import load_once
-from tasks.scores.unit_rows import UnitRows
+from tasks.scores.unit_rows import UnitRows, check_folds, check_positive, text_prefix
 
 MIN_TEXTS = 10
 """Texts of each class below which there is nothing to learn from."""
@@ -81,28 +80,15 @@ class ClassifierConfig:
     """Another seed chooses other texts, another order and other folds."""
 
     def __post_init__(self) -> None:
-        for name in ("prefix_bytes", "max_documents", "epochs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name} ({getattr(self, name)}) must be at least 1; leave it out for the"
-                    " default"
-                )
+        check_positive(self, "prefix_bytes", "max_documents", "epochs")
         if not 1 <= self.ngrams <= 5:
             raise ConfigError(f"ngrams ({self.ngrams}) must be from 1 to 5; try 2")
         if not 10 <= self.bits <= 28:
             raise ConfigError(f"bits ({self.bits}) must be from 10 to 28; try 20")
-        if not 2 <= self.folds <= 16:
-            raise ConfigError(
-                f"folds ({self.folds}) must be from 2 to 16: each model is judged on what it has"
-                " not seen; try 2"
-            )
         if self.lr <= 0:
             raise ConfigError(f"lr ({self.lr:g}) must be positive; try 0.3")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; try 0")
-        learns = bool(
-            self.positives or self.negatives or self.positive_files or self.negative_files
-        )
+        check_folds(self.folds, self.seed)
+        learns = self.positives or self.negatives or self.positive_files or self.negative_files
         if self.model_path is not None and learns:
             raise ConfigError(
                 "model_path and positives or negatives exclude each other; give a model or what to"
@@ -162,7 +148,7 @@ def text_line(text: str, config: ClassifierConfig) -> str:
 
     fastText takes `</s>` for the end of a line and `__label__x` for a label.
     """
-    prefix = text.encode("utf-8", "replace")[: config.prefix_bytes].decode("utf-8", "ignore")
+    prefix = text_prefix(text, config.prefix_bytes)
     return " ".join(prefix.replace("__label__", "__label __").replace("</s>", "< /s>").split())
 
 
@@ -176,9 +162,8 @@ def classify_texts(
     """
     model = _load_softmax(model_file)
     if model is None:
-        return classify_lines(
-            [text_line(text, config) for text in texts.to_pylist()], model_file, config.label
-        )
+        lines = [text_line(text, config) for text in texts.to_pylist()]
+        return classify_lines(lines, model_file, config.label)
     from tasks.kernels.models.softmax_classes import class_probabilities
     from tasks.kernels.text.chars import char_classes
 
@@ -191,7 +176,7 @@ def classify_texts(
     )
     if np.isnan(scores).sum() > blank:
         raise ConfigError(
-            f"model_path ({model_file}) gives NaN: its training went wrong; train the model again"
+            f"model_path ({model_file}) gives NaN, so its training went wrong; train it again"
         )
     return scores
 
@@ -203,18 +188,15 @@ def classify_lines(lines: Sequence[str], model_file: Path, label: str) -> np.nda
     scores = np.full(len(lines), np.nan, np.float32)
     for i, line in enumerate(lines):
         if line:
-            # The low-level call gives (probability, label) and works on every NumPy; softmax sums
-            # can pass 1 by rounding.
+            # The low-level call gives (probability, label) and works on every NumPy.
             try:
-                found = {
-                    name: probability
-                    for probability, name in predict(line + "\n", -1, 0.0, "strict")
-                }
+                found = predict(line + "\n", -1, 0.0, "strict")
             except RuntimeError as error:  # of fastText, for NaN
                 raise ConfigError(
                     f"model_path ({model_file}) fails ({error}); train it again"
                 ) from error
-            scores[i] = min(found.get(label, 0.0), 1.0)
+            probability = next((p for p, name in found if name == label), 0.0)
+            scores[i] = min(probability, 1.0)  # softmax sums can pass 1 by rounding
     return scores
 
 
@@ -237,9 +219,9 @@ def _load_weights(model_file: Path) -> tuple[np.ndarray, float, dict[str, Any]]:
 def _load_softmax(model_file: Path) -> FastTextModel | None:
     try:
         return read_model(model_file, SOFTMAX)
-    except (ValueError, IndexError) as error:
+    except ValueError as error:
         raise ConfigError(
-            f"model_path ({model_file}) is damaged: {error}; fetch the model again"
+            f"model_path ({model_file}) is damaged ({error}); fetch the model again"
         ) from error
 
 
@@ -249,6 +231,6 @@ def _load_fasttext(model_file: Path) -> tuple[Any, frozenset[str]]:
         model = load_fasttext(model_file)
     except ValueError as error:
         raise ConfigError(
-            f"{model_file} is not a fastText model ({error}); give a .bin or .ftz file"
+            f"model_path: {model_file} is not a fastText model ({error}); give a .bin or .ftz file"
         ) from error
     return model.f.predict, frozenset(model.get_labels())

@@ -31,8 +31,8 @@ class ScoresConfig:
         for name in self.names:
             if not re.fullmatch("[a-z][a-z0-9_]*", name) or name in RESERVED:
                 raise ConfigError(
-                    f"score name ({name}) must be lower-case letters, digits and _, and not"
-                    f" {', '.join(RESERVED)}"
+                    f"score name ({name}) must begin with a lower-case letter, hold only such"
+                    f" letters, digits and _, and not be one of {', '.join(RESERVED)}"
                 )
         if twice := set(self.classifiers) & set(self.perplexities):
             raise ConfigError(
@@ -52,32 +52,24 @@ class ScoresConfig:
         missing one."""
         found: dict[str, Path] = {}
         for name, classifier in self.classifiers.items():
-            for what, files in (
-                ("positive_files", classifier.positive_files),
-                ("negative_files", classifier.negative_files),
-            ):
-                check_text_files(f"scores.classifiers.{name}.{what}", files)
+            where = f"scores.classifiers.{name}"
+            for what in ("positive_files", "negative_files"):
+                files = getattr(classifier, what)
+                check_text_files(f"{where}.{what}", files)
                 found |= {f"{name}/{what}/{i}": file for i, file in enumerate(files)}
             if classifier.model_path is not None:
-                found[f"{name}/model"] = _model_file(
-                    f"scores.classifiers.{name}.model_path", classifier.model_path
-                )
+                _check_file(f"{where}.model_path", classifier.model_path)
+                found[f"{name}/model"] = classifier.model_path
         for name, perplexity in self.perplexities.items():
-            check_text_files(
-                f"scores.perplexities.{name}.reference_files", perplexity.reference_files
-            )
-            found |= {
-                f"{name}/reference_files/{i}": file
-                for i, file in enumerate(perplexity.reference_files)
-            }
+            where, files = f"scores.perplexities.{name}", perplexity.reference_files
+            check_text_files(f"{where}.reference_files", files)
+            found |= {f"{name}/reference_files/{i}": file for i, file in enumerate(files)}
             for language, file in perplexity.kenlm_models.items():
-                found[f"{name}/kenlm/{language}"] = _model_file(
-                    f"scores.perplexities.{name}.kenlm_models.{language}", file
-                )
+                _check_file(f"{where}.kenlm_models.{language}", file)
+                found[f"{name}/kenlm/{language}"] = file
         return found
 
 
-def _model_file(name: str, path: Path) -> Path:
+def _check_file(name: str, path: Path) -> None:
     if not path.is_file():
         raise ConfigError(f"{name} ({path}) is not a file; relative paths start at {Path.cwd()}")
-    return path

@@ -32,6 +32,7 @@ from tasks.scores.unit_rows import UnitRows
 DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)
 """Where counts of counts are too few to estimate discounts; KenLM's default fall-back."""
 MAX_NODES = 2**32 - 1
+ARRAYS = ("words", "keys", "log10_probs", "log10_weights")
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,9 @@ class NgramModel:
     def save(self, file: Path) -> None:
         from safetensors.numpy import save
 
-        tensors = {
-            name: getattr(self, name) for name in ("words", "keys", "log10_probs", "log10_weights")
-        }
+        about = json.dumps({"kind": "ngram-model", "order": self.order})
         # One entry only: the order of several would differ from run to run.
-        file.write_bytes(
-            save(tensors, {"textmill": json.dumps({"kind": "ngram-model", "order": self.order})})
-        )
+        file.write_bytes(save({n: getattr(self, n) for n in ARRAYS}, {"textmill": about}))
 
     @classmethod
     def load(cls, file: Path) -> NgramModel:
@@ -88,11 +85,14 @@ class NgramModel:
             with safe_open(file, "numpy") as tensors:
                 about = parse_json((tensors.metadata() or {}).get("textmill", "{}"))
                 if about.get("kind") != "ngram-model":
-                    raise ArtifactMismatch(f"{file} is not an n-gram model of this program")
-                names = ("words", "keys", "log10_probs", "log10_weights")
-                return cls(int(about["order"]), *(tensors.get_tensor(name) for name in names))
+                    raise ArtifactMismatch(
+                        f"{file} is not an n-gram model; rebuild it with force=[scores]"
+                    )
+                return cls(int(about["order"]), *(tensors.get_tensor(name) for name in ARRAYS))
         except (SafetensorError, UnreadableJson, AttributeError) as error:
-            raise ArtifactMismatch(f"{file} is not a readable n-gram model ({error})") from error
+            raise ArtifactMismatch(
+                f"{file} is damaged ({error}); rebuild it with force=[scores]"
+            ) from error
 
 
 def train_ngram_model(rows: UnitRows, order: int) -> NgramModel:
@@ -101,7 +101,7 @@ def train_ngram_model(rows: UnitRows, order: int) -> NgramModel:
     from tasks.kernels.models.ngram_lm import BEGIN, END, FIRST_WORD, UNKNOWN
 
     if len(rows.units) == 0:
-        raise ValueError("a language model needs at least one word of reference text")
+        raise ValueError("the reference has no words; give more text")
     words, ids = np.unique(rows.units, return_inverse=True)
     num_words = len(words) + FIRST_WORD
     tokens, starts = _framed(ids + FIRST_WORD, rows.begins, BEGIN, END)

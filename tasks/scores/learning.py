@@ -27,7 +27,8 @@ from tasks.runtime.parts import Part, PartResult, RunParts, scratch_dir
 from tasks.runtime.stage import StageFailure
 from tasks.scores.classifier import MIN_TEXTS, ClassifierConfig, classify, train_classifier
 from tasks.scores.config import ScoresConfig
-from tasks.scores.perplexity import ANY_LANGUAGE, PerplexityConfig, log10_probabilities, train_model
+from tasks.scores.language_model import train_ngram_model
+from tasks.scores.perplexity import ANY_LANGUAGE, PerplexityConfig, log10_probabilities
 from tasks.scores.pools import POOL, document_parts, file_parts, gather_part, with_room
 from tasks.scores.unit_rows import UnitRows
 
@@ -54,10 +55,8 @@ def learn_models(
         gather_part, [*document_parts(parts, learning), *file_parts(config)], config, out_dir
     )
     files = [str(pool.path / SIDECAR_FILE) for pool in pools]
-    candidates = pa.concat_tables(
-        [read_table(file, POOL.names[:-1]) for file in files]
-    ).combine_chunks()
-    lessons: list[tuple[str, str, int]] = []
+    facts = [read_table(file, POOL.names[:-1]) for file in files]
+    candidates = pa.concat_tables(facts).combine_chunks()
     work: list[Part] = []
     training: dict[str, Any] = {}
     for name, one in learning.items():
@@ -67,31 +66,23 @@ def learn_models(
         else:
             chosen, training[name] = _choose_references(name, mine, one)
         for language, table in chosen.items():
-            file = scratch_dir(out_dir) / f"lesson-{name}-{len(lessons)}.parquet"
+            file = scratch_dir(out_dir) / f"lesson-{name}-{len(work)}.parquet"
             write_table(table, file)
             for fold in range(one.folds):
                 lesson = {"score": name, "language": language, "fold": fold}
                 key = digest({"pass": "train", "chosen": digest_file(file), **lesson})
-                work.append(
-                    Part(
-                        f"{name}-{language}-{fold}",
-                        key,
-                        {**lesson, "chosen": str(file), "pools": files},
-                    )
-                )
-                lessons.append((name, language, fold))
+                payload = {**lesson, "chosen": str(file), "pools": files}
+                work.append(Part(f"{name}-{language}-{fold}", key, payload))
     made = run_parts(train_part, work, config, out_dir)
     models: dict[str, ModelFiles] = {name: [] for name in learning}
-    for (name, language, fold), result in zip(lessons, made, strict=True):
+    by_score: dict[str, list[tuple[str, PartResult]]] = {name: [] for name in learning}
+    for part, result in zip(work, made, strict=True):
+        name, language, fold = (part.payload[k] for k in ("score", "language", "fold"))
         models[name].append([language, fold, str(result.path / MODEL_FILE)])
+        by_score[name].append((language, result))
     for name, one in learning.items():
-        mine_made = [
-            (language, result)
-            for (score, language, _), result in zip(lessons, made, strict=True)
-            if score == name
-        ]
         judge = _judge_classifier if isinstance(one, ClassifierConfig) else _judge_language_models
-        training[name] |= judge(mine_made)
+        training[name] |= judge(by_score[name])
     return models, training
 
 
@@ -106,24 +97,24 @@ def train_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
     if isinstance(one, ClassifierConfig):
         if len(np.unique(positive[learnt])) < 2:
             raise StageFailure(
-                f"scores.classifiers.{name}: a fold has texts of one class only; "
-                "give more examples, or another seed, which divides them in another way"
+                f"scores.classifiers.{name}: the texts outside fold {fold} are of one class only;"
+                " give more texts, or set another seed, which divides them differently"
             )
         train_classifier(rows.take(learnt), positive[learnt], one, model_file)
         scores = classify(rows, held_out, model_file)
-        write_table(
-            pa.table({"positive": positive[held_out], "score": scores}), directory / HELD_OUT_FILE
-        )
+        judged = pa.table({"positive": positive[held_out], "score": scores})
+        write_table(judged, directory / HELD_OUT_FILE)
         return {"texts": len(learnt)}
     try:
-        num_ngrams = train_model(rows.take(learnt), one.order, model_file)
+        model = train_ngram_model(rows.take(learnt), one.order)
     except ValueError as error:
         raise StageFailure(f"scores.perplexities.{name}: {error}") from error
+    model.save(model_file)
     unread = rows.take(held_out)
     log10_probs = log10_probabilities(unread, model_file)
     return {
         "texts": len(learnt),
-        "ngrams": num_ngrams,
+        "ngrams": len(model.keys) - 1,
         "held_out_log10": float(log10_probs.sum()),
         "held_out_units": len(unread.units) + len(unread),
     }
@@ -134,20 +125,17 @@ def _choose_classes(
 ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
     """The texts a classifier learns from: distinct, of one class only, and at most so many of
     each."""
-    positive, hashes = (
-        candidates["positive"].to_numpy(zero_copy_only=False),
-        candidates["hash"].to_numpy(),
-    )
+    positive = candidates["positive"].to_numpy(zero_copy_only=False)
+    hashes, most = candidates["hash"].to_numpy(), config.max_documents
     classes = [np.unique(hashes[positive]), np.unique(hashes[~positive])]
     both = np.intersect1d(classes[0], classes[1], assume_unique=True)
-    classes = [
-        np.setdiff1d(one, both, assume_unique=True)[: config.max_documents] for one in classes
-    ]
+    # Sorted, so these are the smallest hashes.
+    classes = [np.setdiff1d(one, both, assume_unique=True)[:most] for one in classes]
     for what, one in zip(("positive", "negative"), classes, strict=True):
         if len(one) < MIN_TEXTS:
             raise StageFailure(
                 f"scores.classifiers.{name} finds {len(one)} different {what} texts and needs"
-                f" {MIN_TEXTS}; widen its condition of {what}s or give {what}_files"
+                f" {MIN_TEXTS}; widen its condition {what}s or give {what}_files"
             )
     chosen = np.concatenate(classes)
     order = np.argsort(chosen)
@@ -173,10 +161,8 @@ def _choose_references(
         sizes = mine["num_bytes"].to_numpy()[first]
         taken = with_room(sizes, config.max_reference_bytes)
         hashes, total = hashes[taken], int(sizes[taken].sum())
-        if (
-            total >= config.min_reference_bytes
-            and len(set((hashes % np.uint64(config.folds)).tolist())) == config.folds
-        ):
+        num_folds = len(np.unique(hashes % np.uint64(config.folds)))
+        if total >= config.min_reference_bytes and num_folds == config.folds:
             chosen[language] = pa.table({"hash": hashes, "positive": np.ones(len(hashes), bool)})
             languages[language] = {"texts": len(hashes), "bytes": total}
     if not chosen:
@@ -196,9 +182,8 @@ def _chosen_rows(part: Part) -> tuple[np.ndarray, np.ndarray, UnitRows]:
     )
     tables = []
     for pool in part.payload["pools"]:
-        table = pq.read_table(
-            pool, columns=["hash", "positive", "units"], filters=mine, use_threads=False
-        )
+        columns = ["hash", "positive", "units"]
+        table = pq.read_table(pool, columns=columns, filters=mine, use_threads=False)
         tables.append(table.filter(pc.is_in(table["hash"], value_set=wanted["hash"])))
     table = pa.concat_tables(tables)
     keys, first = np.unique(table["hash"].to_numpy(), return_index=True)

@@ -32,7 +32,8 @@ from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.corpus.language_labels import check_label
 from tasks.corpus.named_labels import IS_CONDITION, NAMES_LANGUAGES, NAMES_LANGUAGES_OR_ANY
 from tasks.runtime.inputs import load_once
-from tasks.scores.unit_rows import UnitRows, spaced_units
+from tasks.scores.language_model import NgramModel
+from tasks.scores.unit_rows import UnitRows, check_folds, check_positive, spaced_units
 
 ANY_LANGUAGE = ""
 ANY = "any"
@@ -75,19 +76,8 @@ class PerplexityConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.order <= 6:
             raise ConfigError(f"order ({self.order}) must be from 1 to 6; try 3")
-        if not 2 <= self.folds <= 16:
-            raise ConfigError(
-                f"folds ({self.folds}) must be from 2 to 16: no text is scored by what has read it;"
-                " try 2"
-            )
-        for name in ("prefix_bytes", "max_reference_bytes", "min_reference_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name} ({getattr(self, name)}) must be at least 1; leave it out for the"
-                    " default"
-                )
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed ({self.seed}) must be from 0 to 2^63 - 1; try 0")
+        check_positive(self, "prefix_bytes", "max_reference_bytes", "min_reference_bytes")
+        check_folds(self.folds, self.seed)
         for name, labels in (
             ("reference_language", (self.reference_language,)),
             ("kenlm_models", self.kenlm_models),
@@ -116,32 +106,16 @@ class PerplexityConfig:
         return not self.kenlm_models
 
 
-def train_model(rows: UnitRows, order: int, model_file: Path) -> int:
-    """Train on these rows, write the model, and return its number of n-grams. Raises ValueError
-    where there is no word."""
-    from tasks.scores.language_model import train_ngram_model
-
-    model = train_ngram_model(rows, order)
-    model.save(model_file)
-    return len(model.keys) - 1
-
-
 def log10_probabilities(rows: UnitRows, model_file: Path) -> np.ndarray:
-    """log10 p of each row with its end under a model of `train_model`."""
-    return _load_ngrams(model_file).log10_probabilities(rows)  # type: ignore[no-any-return]
-
-
-def text_prefix(text: str, num_bytes: int) -> str:
-    """The first bytes of a text, without a character that would be halved."""
-    return text.encode("utf-8", "replace")[:num_bytes].decode("utf-8", "ignore")
+    """log10 p of each row with its end under a model that was trained here."""
+    return _load_ngrams(model_file).log10_probabilities(rows)
 
 
 def kenlm_log10_probabilities(texts: Sequence[str], model_file: Path) -> np.ndarray:
     """The same under a KenLM model, which reads lower-cased units with one space between them."""
     model = _load_kenlm(model_file)
-    return np.array(
-        [model.score(spaced_units(text), bos=True, eos=True) for text in texts], np.float64
-    )
+    scores = [model.score(spaced_units(text), bos=True, eos=True) for text in texts]
+    return np.array(scores, np.float64)
 
 
 def perplexities(log10_probs: np.ndarray, num_units: np.ndarray) -> np.ndarray:
@@ -157,16 +131,12 @@ def require_kenlm() -> None:
     """Raise ConfigError unless KenLM can be imported."""
     if importlib.util.find_spec("kenlm") is None:
         raise ConfigError(
-            "kenlm_models needs the package kenlm; pip install 'textmill[kenlm]', or give reference"
-            " to train a model here"
+            "kenlm_models needs the package kenlm; run pip install 'textmill[kenlm]', or give"
+            " reference to train a model here"
         )
 
 
-@functools.lru_cache(maxsize=8)
-def _load_ngrams(model_file: Path) -> Any:
-    from tasks.scores.language_model import NgramModel
-
-    return NgramModel.load(model_file)
+_load_ngrams = functools.lru_cache(maxsize=8)(NgramModel.load)
 
 
 @load_once(8)
@@ -177,5 +147,5 @@ def _load_kenlm(model_file: Path) -> Any:
         return kenlm.Model(str(model_file))
     except (OSError, RuntimeError) as error:
         raise ConfigError(
-            f"{model_file} is not a KenLM model; give an .arpa or .binary file"
+            f"kenlm_models: {model_file} is not a KenLM model; give an .arpa or .binary file"
         ) from error

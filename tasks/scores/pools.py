@@ -49,10 +49,8 @@ def gather_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[st
 
 
 def document_parts(parts: Sequence[Part], learning: Mapping[str, Any]) -> list[Part]:
-    if not any(
-        getattr(one, "positives", None) or getattr(one, "reference", None)
-        for one in learning.values()
-    ):
+    conditions = ("positives", "reference")
+    if not any(getattr(one, name, None) for one in learning.values() for name in conditions):
         return []
     return [
         Part(part.name, digest({"pass": "gather", "part": part.digest}), part.payload)
@@ -66,63 +64,44 @@ def file_parts(config: ScoresConfig) -> list[Part]:
         name, what, *_ = role.split("/")
         if what in ("positive_files", "negative_files", "reference_files"):
             payload = {"file": str(file), "score": name, "positive": what != "negative_files"}
-            key = digest(
-                {
-                    "pass": "gather",
-                    "content": digest_file(file),
-                    "format": file.suffixes,
-                    **payload,
-                    "file": "",
-                }
-            )
-            parts.append(Part(role, key, payload))
+            # By content, not by place: a file that was moved is the same.
+            about = {"content": digest_file(file), "format": file.suffixes, **payload, "file": ""}
+            parts.append(Part(role, digest({"pass": "gather", **about}), payload))
     return parts
 
 
 def _from_documents(part: Part, config: ScoresConfig) -> Iterator[pa.Table]:
-    documents, labels = (
-        read_table(part.payload["documents"]),
-        read_table(part.payload["language"], ["id", "language"]),
-    )
+    documents = read_table(part.payload["documents"])
+    labels = read_table(part.payload["language"], ["id", "language"])
     check_aligned(documents, labels, "the language sidecar")
     table = condition_table(documents, labels["language"])
     languages = np.array(labels["language"].to_pylist(), object)
     rows_of = functools.cache(lambda most_bytes: UnitRows.of_texts(documents["text"], most_bytes))
+
+    def chosen(condition: str | None, where: str) -> np.ndarray:
+        if not condition:
+            return np.zeros(documents.num_rows, bool)
+        return chosen_rows(table, condition, where)
+
     for name, classifier in config.classifiers.items():
         if not classifier.positives and not classifier.negatives:
             continue
-        where, nowhere = f"scores.classifiers.{name}", np.zeros(documents.num_rows, bool)
-        good = (
-            chosen_rows(table, classifier.positives, f"{where}.positives")
-            if classifier.positives
-            else nowhere
-        )
-        bad = (
-            chosen_rows(table, classifier.negatives, f"{where}.negatives")
-            if classifier.negatives
-            else nowhere
-        )
+        where = f"scores.classifiers.{name}"
+        good = chosen(classifier.positives, f"{where}.positives")
+        bad = chosen(classifier.negatives, f"{where}.negatives")
         bad = ~good if classifier.rest_is_negative else bad
+        rows = rows_of(classifier.prefix_bytes)
         for positive, which in ((True, good), (False, bad)):
-            yield _class_pool(
-                name,
-                positive,
-                rows_of(classifier.prefix_bytes).take(np.flatnonzero(which)),
-                classifier,
-            )
+            yield _class_pool(name, positive, rows.take(np.flatnonzero(which)), classifier)
     for name, perplexity in config.perplexities.items():
         if perplexity.reference:
-            which = np.flatnonzero(
-                chosen_rows(table, perplexity.reference, f"scores.perplexities.{name}.reference")
-            )
-            groups = (
-                languages[which]
-                if perplexity.per_language
-                else np.full(len(which), ANY_LANGUAGE, object)
-            )
-            yield _reference_pool(
-                name, groups, rows_of(perplexity.prefix_bytes).take(which), perplexity
-            )
+            where = f"scores.perplexities.{name}.reference"
+            rows_chosen = np.flatnonzero(chosen(perplexity.reference, where))
+            groups = languages[rows_chosen]
+            if not perplexity.per_language:
+                groups = np.full(len(groups), ANY_LANGUAGE, object)
+            rows = rows_of(perplexity.prefix_bytes).take(rows_chosen)
+            yield _reference_pool(name, groups, rows, perplexity)
 
 
 def _from_file(part: Part, config: ScoresConfig) -> Iterator[pa.Table]:
@@ -140,15 +119,9 @@ def _from_file(part: Part, config: ScoresConfig) -> Iterator[pa.Table]:
 def _class_pool(name: str, positive: bool, rows: UnitRows, config: ClassifierConfig) -> pa.Table:
     """The rows with the smallest keys, each once."""
     keys, first = np.unique(rows.keys(config.seed), return_index=True)
-    there = np.diff(rows.begins)[first] > 0
-    kept = first[there][: config.max_documents]
-    return _pool(
-        name,
-        positive,
-        np.full(len(kept), ANY_LANGUAGE, object),
-        keys[there][: config.max_documents],
-        rows.take(kept),
-    )
+    there = np.flatnonzero(np.diff(rows.begins)[first] > 0)[: config.max_documents]
+    languages = np.full(len(there), ANY_LANGUAGE, object)
+    return _pool(name, positive, languages, keys[there], rows.take(first[there]))
 
 
 def _reference_pool(
@@ -166,8 +139,8 @@ def _reference_pool(
 
 
 def with_room(sizes: np.ndarray, most: int) -> np.ndarray:
-    """Which of these, one after another, begin before the limit: one long text does not shut the
-    door."""
+    """Which of these, one after another, begin before the limit; the last may pass it, so one long
+    text alone is still taken."""
     return np.cumsum(sizes) - sizes < most
 
 

@@ -53,9 +53,8 @@ from tasks.scores.perplexity import (
     log10_probabilities,
     perplexities,
     require_kenlm,
-    text_prefix,
 )
-from tasks.scores.unit_rows import UnitRows
+from tasks.scores.unit_rows import UnitRows, text_prefix
 
 KEPT_FRACS = (0.1, 0.25, 0.5)
 """Shares kept in the tables of what a cut would keep; DCLM kept a tenth."""
@@ -87,31 +86,25 @@ def score_documents(
     }
     scoring = [
         Part(
-            p.name,
-            digest({"pass": "score", "part": p.digest, "models": known}),
-            {**p.payload, "models": models},
+            part.name,
+            digest({"pass": "score", "part": part.digest, "models": known}),
+            {**part.payload, "models": models},
         )
-        for p in parts
+        for part in parts
     ]
     results = run_parts(score_part, scoring, config, out_dir)
     link_sidecars(results, out_dir)
     if config.names:
         for result in results:
             link_file(result.path / LABELS_FILE, out_dir / LABELS_FOLDER / result.name)
-    for name, files in models.items() if training else ():
-        for language_label, fold, file in files if name in training else ():
-            link_file(
-                Path(file), out_dir / MODELS_FOLDER / f"{name}-{language_label or ANY}-{fold}"
-            )
+    for name in training:
+        for label, fold, file in models[name]:
+            link_file(Path(file), out_dir / MODELS_FOLDER / f"{name}-{label or ANY}-{fold}")
     read = sum(result.counters["read"] for result in results)
     counters = {"read": read, "kept": read, "dropped": {}, "quarantined": 0}
     check_accounting("scores", counters)
-    return Artifact(
-        out_dir,
-        "scores",
-        counters,
-        {"scores": _metrics(scoring, results, training, out_dir, config, run_parts)},
-    )
+    metrics = _metrics(scoring, results, training, out_dir, config, run_parts)
+    return Artifact(out_dir, "scores", counters, {"scores": metrics})
 
 
 def score_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str, Any]:
@@ -129,18 +122,14 @@ def score_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
     for name in config.names:
         files: ModelFiles = part.payload["models"].get(name, [])
         if name in config.classifiers:
-            classifier = config.classifiers[name]
-            values = _classifier_scores(texts, rows_of, files, classifier)
+            values = _classifier_scores(texts, rows_of, files, config.classifiers[name])
         else:
-            perplexity = config.perplexities[name]
-            values = _perplexity_scores(
-                texts, languages, rows_of(perplexity.prefix_bytes), files, perplexity
-            )
+            one = config.perplexities[name]
+            values = _perplexity_scores(texts, languages, rows_of(one.prefix_bytes), files, one)
         columns[name] = pa.array(values, pa.float32(), from_pandas=True)
     write_table(pa.table(columns), directory / SIDECAR_FILE)
-    write_table(
-        label_table(documents, labels["language"], config.register_key), directory / LABELS_FILE
-    )
+    table = label_table(documents, labels["language"], config.register_key)
+    write_table(table, directory / LABELS_FILE)
     return {"read": len(texts)}
 
 
@@ -154,16 +143,16 @@ def tally_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
     sizes = labels["bytes"].to_numpy()
     for name in config.names:
         values = scores[name].to_numpy(zero_copy_only=False).astype(np.float64)
-        scored, groups = ~np.isnan(values), languages if _by_language(config, name) else None
+        scored = ~np.isnan(values)
+        groups = languages if _by_language(config, name) else None
         kept = {
             frac: scored & passing(values, groups, cuts, config.best(name))
             for frac, cuts in part.payload["cuts"][name].items()
         }
         counts[name] = {}
         for dimension in DIMENSIONS:
-            names, places = np.unique(
-                np.array(labels[dimension].to_pylist(), object).astype(str), return_inverse=True
-            )
+            column = np.array(labels[dimension].to_pylist(), object).astype(str)
+            names, places = np.unique(column, return_inverse=True)
             columns = {
                 "documents": np.bincount(places),
                 "bytes": np.bincount(places, sizes),
@@ -171,7 +160,7 @@ def tally_part(part: Part, directory: Path, config: ScoresConfig) -> Mapping[str
             }
             columns |= {f"kept_{frac}": np.bincount(places, which) for frac, which in kept.items()}
             counts[name][dimension] = {
-                str(label): {column: int(numbers[i]) for column, numbers in columns.items()}
+                str(label): {what: int(numbers[i]) for what, numbers in columns.items()}
                 for i, label in enumerate(names)
             }
     return counts
@@ -203,11 +192,10 @@ def _perplexity_scores(
     config: PerplexityConfig,
 ) -> np.ndarray:
     scores = np.full(len(rows), np.nan, np.float32)
-    folds = (
-        rows.keys(config.seed) % np.uint64(config.folds)
-        if config.trains
-        else np.zeros(len(rows), np.uint64)
-    )
+    # Given models have read none of the texts: all of these are in fold 0.
+    folds = np.zeros(len(rows), np.uint64)
+    if config.trains:
+        folds = rows.keys(config.seed) % np.uint64(config.folds)
     for group, fold, file in files:
         mine = np.flatnonzero((folds == fold) & ((languages == group) | (group == ANY_LANGUAGE)))
         if config.trains:
@@ -231,27 +219,16 @@ def _metrics(
     keep."""
     if not config.names:
         return {}
-    values = {
-        name: _column([r.path / SIDECAR_FILE for r in results], name) for name in config.names
-    }
-    languages = np.concatenate(
-        [
-            np.array(read_table(r.path / LABELS_FILE, ["language"])["language"].to_pylist(), object)
-            for r in results
-        ]
-    )
-    cuts = {
-        name: {
-            str(frac): cuts_keeping(
-                values[name],
-                languages if _by_language(config, name) else None,
-                frac,
-                config.best(name),
-            )
-            for frac in KEPT_FRACS
+    sidecars = [result.path / SIDECAR_FILE for result in results]
+    values = {name: _column(sidecars, name) for name in config.names}
+    labels = [read_table(r.path / LABELS_FILE, ["language"])["language"] for r in results]
+    languages = np.concatenate([np.array(column.to_pylist(), object) for column in labels])
+    cuts: dict[str, dict[str, Any]] = {}
+    for name in config.names:
+        groups, best = languages if _by_language(config, name) else None, config.best(name)
+        cuts[name] = {
+            str(frac): cuts_keeping(values[name], groups, frac, best) for frac in KEPT_FRACS
         }
-        for name in config.names
-    }
     parts = [
         Part(
             part.name,
@@ -264,9 +241,8 @@ def _metrics(
         )
         for part, result in zip(scoring, results, strict=True)
     ]
-    counts = sum_counters(
-        [result.counters for result in run_parts(tally_part, parts, config, out_dir)]
-    )
+    tallied = run_parts(tally_part, parts, config, out_dir)
+    counts = sum_counters([result.counters for result in tallied])
     return {
         name: {
             "kind": "classifier" if name in config.classifiers else "perplexity",
@@ -290,32 +266,26 @@ def _distribution(values: np.ndarray) -> dict[str, Any]:
     low, high = np.quantile(scored, [0.005, 0.995])
     edges = np.linspace(low, max(high, low + 1e-6), NUM_BINS + 1)
     counts, _ = np.histogram(np.clip(scored, edges[0], edges[-1]), edges)
-    quantiles = {
-        str(q): float(v) for q, v in zip(QUANTILES, np.quantile(scored, QUANTILES), strict=True)
-    }
+    quantiles = zip(map(str, QUANTILES), np.quantile(scored, QUANTILES).tolist(), strict=True)
     return about | {
-        "quantiles": quantiles,
+        "quantiles": dict(quantiles),
         "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
     }
 
 
 def _column(files: Sequence[Path], name: str) -> np.ndarray:
     """A score of all documents as float64, NaN for null."""
-    columns = [
-        read_table(file, [name])[name].to_numpy(zero_copy_only=False).astype(np.float64)
-        for file in files
-    ]
+    columns = [read_table(file, [name])[name].to_numpy(zero_copy_only=False) for file in files]
     return np.concatenate([np.zeros(0), *columns])
 
 
 def _by_language(config: ScoresConfig, name: str) -> bool:
     """Whether values of different languages do not compare, so that each language is cut for
     itself."""
-    return name in config.perplexities and (
-        config.perplexities[name].per_language
-        if config.perplexities[name].trains
-        else ANY not in config.perplexities[name].kenlm_models
-    )
+    if name not in config.perplexities:
+        return False
+    one = config.perplexities[name]
+    return one.per_language if one.trains else ANY not in one.kenlm_models
 
 
 def _given_models(config: ScoresConfig) -> dict[str, ModelFiles]:
@@ -328,9 +298,8 @@ def _given_models(config: ScoresConfig) -> dict[str, ModelFiles]:
     for name, perplexity in config.perplexities.items():
         if not perplexity.trains:
             require_kenlm()
-            given = sorted(perplexity.kenlm_models.items())
             models[name] = [
                 [ANY_LANGUAGE if language == ANY else language, 0, str(file)]
-                for language, file in given
+                for language, file in sorted(perplexity.kenlm_models.items())
             ]
     return models

@@ -28,7 +28,7 @@ class ShardsConfig:
     def __post_init__(self) -> None:
         if self.form == "documents" and self.path is not None:
             raise ConfigError(
-                f"path ({self.path}) goes with form=megatron or datasets; write shards=import"
+                f"path ({self.path}) is for form=megatron or datasets; write shards=import"
                 " shards.path=DIR"
             )
         if self.max_shard_tokens < 16:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ from llm_core.config import ConfigError, nearest
 from llm_core.data.shards import TokenShards, open_shards
 from llm_core.durable import sync_folder
 from llm_core.json_files import UnreadableJson, is_plain_name, read_json
+from tasks.readers.recordlimits import USUAL
+from tasks.readers.tables.ipcbodies import require_small_bodies
+from tasks.readers.tables.parquetfooters import OverLimit
 from tasks.runtime.artifact import Artifact, write_json
 
 SPLITS = ("train", "validation")
@@ -112,7 +116,7 @@ def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
     # Python's numbers, of any size: 2**62 sequences must not come round to a few.
     if len(content) < place + 12 * num_sequences + 8 * num_borders:
         raise ExchangeError(
-            f"{index} is cut off: it has {len(content)} bytes and speaks of {num_sequences}"
+            f"{index} is cut off: its {len(content)} bytes are too few for {num_sequences}"
             " sequences"
         )
     lengths = np.frombuffer(content, "<i4", num_sequences, place)
@@ -121,24 +125,19 @@ def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
     tokens = np.frombuffer(_bytes(data), np.uint8)
     sizes = lengths.astype(np.int64) * dtype.itemsize
     # Without a sum that could pass 2**63: a place near it would end before the file does.
-    damaged = num_sequences and (
-        pointers.min() < 0 or lengths.min() < 0 or np.any(pointers > len(tokens) - sizes)
-    )
+    inside = (pointers >= 0) & (lengths >= 0) & (pointers <= len(tokens) - sizes)
     ends = pointers + sizes
-    if (
-        damaged
-        or not np.all(np.diff(borders) >= 0)
-        or (num_borders and (borders[0] != 0 or borders[-1] != num_sequences))
-    ):
+    whole = not num_borders or (borders[0], borders[-1]) == (0, num_sequences)
+    if not (inside.all() and whole and np.all(np.diff(borders) >= 0)):
         raise ExchangeError(
             f"{data} does not hold what {index.name} says; one of them is cut off or of another"
             " corpus"
         )
     for first, last in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
         pieces = [tokens[pointers[k] : ends[k]].view(dtype) for k in range(first, last)]
-        yield ForeignDocument(
-            pieces[0] if len(pieces) == 1 else np.concatenate(pieces or [np.zeros(0, dtype)])
-        )
+        # One sequence is not copied out of the file.
+        joined = pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, dtype), *pieces])
+        yield ForeignDocument(joined)
 
 
 def export_datasets(shards: TokenShards, out_dir: Path) -> int:
@@ -155,15 +154,9 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
             ("num_bytes", pa.int64()),
         ]
     )
-    features: dict[str, Any] = {
-        "input_ids": {"feature": {"dtype": value, "_type": "Value"}, "_type": "LargeList"},
-        **{
-            name: {"dtype": kind, "_type": "Value"}
-            for name, kind in (("id", "string"), ("source", "string"))
-        },
-        "language": {"dtype": "string", "_type": "Value"},
-        "num_bytes": {"dtype": "int64", "_type": "Value"},
-    }
+    ids, *others = schema
+    features: dict[str, Any] = {field.name: _value(str(field.type)) for field in others}
+    features = {ids.name: {"feature": _value(value), "_type": "LargeList"}, **features}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     name, count = "data-00000-of-00001.arrow", 0
     with (
@@ -172,15 +165,8 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
     ):
         rows: list[dict[str, Any]] = []
         for tokens, id, source, language, num_bytes in shards.documents():
-            rows.append(
-                {
-                    "input_ids": tokens,
-                    "id": id.hex(),
-                    "source": source,
-                    "language": language,
-                    "num_bytes": num_bytes,
-                }
-            )
+            row = (tokens, id.hex(), source, language, num_bytes)
+            rows.append(dict(zip(schema.names, row, strict=True)))
             count += 1
             if len(rows) == ROWS_PER_BATCH:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
@@ -188,13 +174,10 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
         writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
     info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
     write_json(folder / "dataset_info.json", info)
+    identity = f"{shards.tokenizer_digest} {shards.split} {count}".encode()
     state: dict[str, Any] = {
         "_data_files": [{"filename": name}],
-        "_fingerprint": (
-            hashlib.blake2b(
-                f"{shards.tokenizer_digest} {shards.split} {count}".encode(), digest_size=8
-            ).hexdigest()
-        ),
+        "_fingerprint": hashlib.blake2b(identity, digest_size=8).hexdigest(),
         "_format_columns": None,
         "_format_kwargs": {},
         "_format_type": None,
@@ -203,6 +186,10 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
     }
     write_json(folder / "state.json", state)
     return count
+
+
+def _value(kind: str) -> dict[str, str]:
+    return {"dtype": kind, "_type": "Value"}
 
 
 def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
@@ -222,6 +209,8 @@ def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
             )
         file = folder / split / name
         try:
+            with file.open("rb") as stream:
+                require_small_bodies(stream, USUAL)
             with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
                 _check_columns(reader.schema, file)
                 for batch in reader:
@@ -229,6 +218,10 @@ def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
                     # ends the process.
                     batch.validate(full=True)
                     yield from _rows(batch)
+        except OverLimit as error:
+            raise ExchangeError(
+                f"{file} has a batch that expands like a bomb; save it without compression"
+            ) from error
         # Arrow does not check the names of columns, and no file has a name of lone surrogates.
         except (pa.ArrowException, OSError, UnicodeError) as error:
             raise ExchangeError(f"{file} cannot be read ({error})") from error
@@ -243,50 +236,38 @@ def _check_columns(schema: pa.Schema, file: Path) -> None:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if len(places) > 1 or not (is_list and pa.types.is_integer(kind.value_type)):
         raise ExchangeError(
-            f"{file} has {len(places)} column(s) input_ids of {kind}; it must be one of lists of"
-            " whole numbers"
+            f"{file} must have one column input_ids of lists of whole numbers; it has"
+            f" {len(places)}, of {kind}"
         )
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[ForeignDocument]:
-    texts = [
-        field.name
-        for field in batch.schema
-        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
-    ]
-    facts = {
-        name: batch[name].to_pylist()
+    is_text = (pa.types.is_string, pa.types.is_large_string)
+    texts = [field.name for field in batch.schema if any(kind(field.type) for kind in is_text)]
+    # Of two columns of one name nobody knows which is meant.
+    clear = {name for name in texts if batch.schema.names.count(name) == 1}
+    ids, sources, languages = (
+        batch[name].to_pylist() if name in clear else [None] * batch.num_rows
         for name in ("id", "source", "language")
-        if texts.count(name) == 1
-    }
+    )
     lists = batch["input_ids"]
     offsets, values = lists.offsets.to_numpy(), lists.values.to_numpy()
-    for row in range(batch.num_rows):
-        id = facts["id"][row] if "id" in facts else None
-        own = (
-            bytes.fromhex(id)
-            if isinstance(id, str) and len(id) == 32 and set(id) <= set("0123456789abcdef")
-            else None
-        )
-        source, language = (
-            facts[name][row] if name in facts else None for name in ("source", "language")
-        )
-        yield ForeignDocument(values[offsets[row] : offsets[row + 1]], own, source, language)
+    for row, id in enumerate(ids):
+        own = bytes.fromhex(id) if id and re.fullmatch("[0-9a-f]{32}", id) else None
+        tokens = values[offsets[row] : offsets[row + 1]]
+        yield ForeignDocument(tokens, own, sources[row], languages[row])
 
 
 def has_split(form: str, folder: Path, split: str) -> bool:
-    return (
-        (folder / f"{split}.idx").exists()
-        if form == "megatron"
-        else (folder / split / "state.json").exists()
-    )
+    index = f"{split}.idx" if form == "megatron" else f"{split}/state.json"
+    return (folder / index).exists()
 
 
 def foreign_files(form: str, folder: Path) -> dict[str, Path]:
     """{name: file} of what an import reads. Raises ConfigError where split train is not there."""
     if not has_split(form, folder, "train"):
         wanted = "train.idx and train.bin" if form == "megatron" else "train/state.json"
-        raise ConfigError(f"path ({folder}) has no {wanted}; name a folder that {form} data is in")
+        raise ConfigError(f"path ({folder}) has no {wanted}; name a folder of {form} data")
     patterns = ("*.idx", "*.bin") if form == "megatron" else ("*/state.json", "*/*.arrow")
     files = sorted(path for pattern in patterns for path in folder.glob(pattern))
     return {str(path.relative_to(folder)): path for path in files}
@@ -295,7 +276,7 @@ def foreign_files(form: str, folder: Path) -> dict[str, Path]:
 def _bytes(path: Path) -> Any:
     """A file as a memory map."""
     if not path.exists():
-        raise ExchangeError(f"{path} is missing")
+        raise ExchangeError(f"{path} is missing; a split has an .idx and a .bin file")
     return np.memmap(path, np.uint8, "r").data if path.stat().st_size else b""
 
 

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.data.order import hash_ids
-from tasks.corpus.documentset import ID
+from tasks.corpus.documentset import ID, id_matrix
 from tasks.runtime.stage import StageFailure
-from tasks.shards.exchange import READERS, ExchangeError, ForeignDocument, has_split
+from tasks.shards.exchange import READERS, SPLITS, ExchangeError, ForeignDocument, has_split
 from tasks.tokenizer.encoder import Tokenizer
 
 HELD_OUT_EVERY = 100
@@ -40,29 +40,24 @@ class ForeignShards(NamedTuple):
 def read_foreign(form: str, folder: Path, model: Tokenizer, dtype: np.dtype) -> ForeignShards:
     """The documents of a folder. Raises StageFailure on damaged files, and on tokens that are not
     of `model`."""
+    splits, num_empty = {}, 0
     try:
-        if has_split(form, folder, "validation"):
-            both = {
-                split: _table(READERS[form](folder, split), split, form, model, dtype)
-                for split in ("train", "validation")
-            }
-            return ForeignShards(
-                {split: table for split, (table, _) in both.items()},
-                sum(n for _, n in both.values()),
-            )
-        table, num_empty = _table(READERS[form](folder, "train"), "train", form, model, dtype)
+        for split in SPLITS if has_split(form, folder, "validation") else ("train",):
+            documents = READERS[form](folder, split)
+            splits[split], without_tokens = _table(documents, split, form, model, dtype)
+            num_empty += without_tokens
     except ExchangeError as error:
         raise StageFailure(f"shards.path: {error}") from error
-    ids = np.frombuffer(b"".join(table["id"].to_pylist()), np.uint8).reshape(-1, 16)
+    if "validation" in splits:
+        return ForeignShards(splits, num_empty)
+    table = splits["train"]
+    ids = id_matrix(table["id"])
     held_out = hash_ids(ids, 0) % np.uint64(HELD_OUT_EVERY) == 0
     # A small corpus may have none below the threshold; training needs something to validate on.
     if len(ids) > 1 and not held_out.any():
         held_out[np.argmin(hash_ids(ids, 0))] = True
-    splits = {
-        "train": table.filter(pa.array(~held_out)),
-        "validation": table.filter(pa.array(held_out)),
-    }
-    return ForeignShards(splits, num_empty)
+    train, validation = (table.filter(pa.array(rows)) for rows in (~held_out, held_out))
+    return ForeignShards({"train": train, "validation": validation}, num_empty)
 
 
 def _table(
@@ -75,12 +70,11 @@ def _table(
     for number, document in enumerate(documents):
         tokens = np.asarray(document.tokens).astype(np.int64)
         what = f"document {number} of split {split}"
-        if len(tokens) and (tokens.min() < 0 or tokens.max() >= model.vocab_size):
+        foreign = tokens[(tokens < 0) | (tokens >= model.vocab_size)]
+        if len(foreign):
             raise StageFailure(
-                f"{what} has id"
-                f" {tokens.max() if tokens.max() >= model.vocab_size else tokens.min()}, the"
-                f" tokenizer has {model.vocab_size} ids; give the tokenizer they were made with,"
-                " tokenizer=import tokenizer.path=FILE"
+                f"{what} has id {foreign[0]}, but the tokenizer has only {model.vocab_size} ids;"
+                " give the tokenizer that made them, with tokenizer=import tokenizer.path=FILE"
             )
         if not len(tokens) or (len(tokens) == 1 and tokens[0] == model.eos_id):
             num_empty += 1
@@ -90,7 +84,7 @@ def _table(
         if np.any(tokens[:-1] == model.eos_id):
             raise StageFailure(
                 f"{what} has end-of-text ({model.eos_id}) before its end; set tokenizer.eos_token"
-                " to theirs"
+                " to the token that ends documents there"
             )
         pieces.append(tokens.astype(dtype))
         digest = hashlib.blake2b(f"{split} {number} ".encode() + tokens.tobytes(), digest_size=16)
@@ -98,10 +92,8 @@ def _table(
         facts["source"].append(document.source or form)
         facts["language"].append(document.language)
         facts["num_bytes"].append(int(model.bytes_per_token[tokens].sum()))
-    offsets = np.cumsum([0] + [len(piece) for piece in pieces], dtype=np.int64)
-    flat = np.concatenate(pieces) if pieces else np.zeros(0, dtype)
+    offsets = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+    flat = np.concatenate([np.zeros(0, dtype), *pieces])
     columns = {"tokens": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))}
-    return (
-        pa.table(columns | {name: pa.array(facts[name], kind) for name, kind in SCHEMA}),
-        num_empty,
-    )
+    columns |= {name: pa.array(facts[name], kind) for name, kind in SCHEMA}
+    return pa.table(columns), num_empty

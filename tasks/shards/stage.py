@@ -20,6 +20,7 @@ document.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +37,10 @@ from tasks.runtime.keys import digest, key_config
 from tasks.runtime.parts import Part, PartResult, RunParts, serial
 from tasks.runtime.stage import StageFailure
 from tasks.shards.config import ShardsConfig
+from tasks.shards.exchange import SPLITS
 from tasks.shards.foreign_shards import read_foreign
 from tasks.tokenizer.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
 
-SPLITS = ("train", "validation")
 BATCH_DOCUMENTS = 256
 
 
@@ -56,19 +57,19 @@ def write_shards(
     when split `train` has no tokens.
     """
     tokenizer_digest = tokenizer.file_digest(TOKENIZER_FILE)
-    parts = []
     if config.path is not None:
         files = {name: digest_file(path) for name, path in config.input_files().items()}
         payload = {"folder": str(config.path.resolve()), "tokenizer": str(tokenizer.path)}
-        parts.append(Part(config.form, digest([config.form, files, tokenizer_digest]), payload))
+        parts = [Part(config.form, digest([config.form, files, tokenizer_digest]), payload)]
     else:
-        for file in documents.files("part-*.parquet"):
-            payload = {"documents": str(file), "tokenizer": str(tokenizer.path)}
-            parts.append(
-                Part(
-                    file.name, digest([documents.file_digest(file.name), tokenizer_digest]), payload
-                )
+        parts = [
+            Part(
+                file.name,
+                digest([documents.file_digest(file.name), tokenizer_digest]),
+                {"documents": str(file), "tokenizer": str(tokenizer.path)},
             )
+            for file in documents.files("part-*.parquet")
+        ]
     results = run_parts(encode_part if config.path is None else import_part, parts, config, out_dir)
 
     model = load_tokenizer(tokenizer.path)
@@ -99,9 +100,8 @@ def write_shards(
         "verified": sum(int(result.counters["verified"]) for result in results),
     }
     check_accounting("shards", counters)
-    return Artifact(
-        out_dir, "shards", counters, {"splits": splits, "dtype": str(token_dtype(model.vocab_size))}
-    )
+    metrics = {"splits": splits, "dtype": str(token_dtype(model.vocab_size))}
+    return Artifact(out_dir, "shards", counters, metrics)
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -121,7 +121,8 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
     names = np.array(source["split"].to_pylist(), object)
     if unknown := sorted(set(names) - set(SPLITS)):
         raise StageFailure(
-            f"{part.name} has documents of split {unknown[0]!r}; known: {', '.join(SPLITS)}"
+            f"{part.name} has documents of split {unknown[0]!r}, which is not one of"
+            f" {', '.join(SPLITS)}; rebuild it with force=[documents]"
         )
     for split in SPLITS:
         rows = np.flatnonzero(names == split)
@@ -153,14 +154,10 @@ def import_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
         ids = id_matrix(table["id"])
         hashes = hash_ids(ids, config.seed)
         order = pa.array(sort_by_hash(hashes, ids))
-        _write(
-            table.append_column("hash", pa.array(hashes)).take(order), directory / f"{split}.arrow"
-        )
-    return {
-        "documents": sum(map(len, tables.values())) + num_empty,
-        "empty": num_empty,
-        "verified": 0,
-    }
+        in_order = table.append_column("hash", pa.array(hashes)).take(order)
+        _write(in_order, directory / f"{split}.arrow")
+    num_documents = sum(map(len, tables.values())) + num_empty
+    return {"documents": num_documents, "empty": num_empty, "verified": 0}
 
 
 def merge_split(
@@ -188,18 +185,16 @@ def merge_split(
         chosen = order[[piece.document for piece in pieces]].astype(np.int64)
         ends = np.cumsum([piece.stop - piece.start for piece in pieces], dtype=np.int64)
         flat = np.empty(int(ends[-1]) if len(ends) else 0, dtype)
-        for piece, document, end in zip(pieces, chosen, ends, strict=True):
+        row_offsets = np.concatenate([[0], ends]).astype(np.int64)
+        places = itertools.pairwise(row_offsets)
+        for piece, document, (start, end) in zip(pieces, chosen, places, strict=True):
             part, row = part_of[document], row_of[document]
             begin = offsets[part][row]
-            flat[end - (piece.stop - piece.start) : end] = tokens[part][
-                begin + piece.start : begin + piece.stop
-            ]
-        row_offsets = np.concatenate([[0], ends]).astype(np.int64)
+            flat[start:end] = tokens[part][begin + piece.start : begin + piece.stop]
         running = np.concatenate([[0], np.cumsum(model.bytes_per_token[flat], dtype=np.int64)])
-        facts = _take_facts(parts, part_of[chosen], row_of[chosen])
         columns = {
             "tokens": _lists(row_offsets, flat),
-            **facts,
+            **_take_facts(parts, part_of[chosen], row_of[chosen]),
             "num_bytes": pa.array(np.diff(running[row_offsets])),
             "continues": pa.array([piece.continues for piece in pieces], pa.bool_()),
         }
@@ -211,10 +206,8 @@ def merge_split(
             "shard": str(number),
             "num_shards": str(len(plan)),
         }
-        _write(
-            pa.table(columns).replace_schema_metadata(described),
-            out_dir / f"{split}-{number:05d}.arrow",
-        )
+        table = pa.table(columns).replace_schema_metadata(described)
+        _write(table, out_dir / f"{split}-{number:05d}.arrow")
         counts["tokens"] += len(flat)
         counts["bytes"] += int(running[-1])
     return counts
@@ -243,6 +236,7 @@ def plan_shards(lengths: np.ndarray, max_shard_tokens: int) -> list[list[Piece]]
             shards[-1].append(Piece(document, start, start + max_shard_tokens, True))
             shards.append([])
             start += max_shard_tokens
+        # The last piece of a long document shares its shard with what follows.
         shards[-1].append(Piece(document, start, length, False))
         filled += length - start
     return shards
@@ -283,10 +277,9 @@ def _encode(table: pa.Table, model: Tokenizer, dtype: np.dtype) -> tuple[pa.Arra
             pieces += [ids.astype(dtype), np.array([model.eos_id], dtype)]
             lengths.append(len(ids) + 1)
             sizes.append(len(raw))
-    flat = np.concatenate(pieces) if pieces else np.zeros(0, dtype)
-    return _lists(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), flat), np.array(
-        sizes, np.int64
-    )
+    flat = np.concatenate([np.zeros(0, dtype), *pieces])
+    offsets = np.cumsum([0, *lengths], dtype=np.int64)
+    return _lists(offsets, flat), np.array(sizes, np.int64)
 
 
 def _lists(offsets: np.ndarray, flat: np.ndarray) -> pa.LargeListArray:
@@ -301,15 +294,10 @@ def _take_facts(
     by_part = np.argsort(part_of, kind="stable")
     tables = [schema.empty_table()]
     for part in np.unique(part_of):
-        tables.append(
-            parts[part]
-            .select(schema.names)
-            .take(row_of[by_part][part_of[by_part] == part])
-            .cast(schema)
-        )
-    place = np.empty(len(by_part), np.int64)
-    place[by_part] = np.arange(len(by_part))
-    table = pa.concat_tables(tables).take(place).combine_chunks()
+        rows = row_of[by_part][part_of[by_part] == part]
+        tables.append(parts[part].select(schema.names).take(rows).cast(schema))
+    # From the order of parts back to the given one.
+    table = pa.concat_tables(tables).take(np.argsort(by_part)).combine_chunks()
     return {name: table[name] for name in schema.names}
 
 

@@ -9,12 +9,14 @@ with a sign that no byte is written with, where BERT's `##` could be text.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tasks.tokenizer.encoder import SPECIAL_TOKENS, UNKNOWN
 from tasks.tokenizer.fast_bpe import CONTINUES
+from tasks.tokenizer.files import add_special
 from tasks.tokenizer.pretokenizers import MAX_BOUNDED_BYTES, PreTokenizerName, byte_level
 
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
@@ -47,12 +49,13 @@ def train_bpe(
 def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """A byte-level WordPiece tokenizer of at most `vocab_size` tokens, over words of bounded
     length."""
-    model = models.WordPiece(
+    word_piece = functools.partial(
+        models.WordPiece,
         unk_token=UNKNOWN,
         max_input_chars_per_word=MAX_BOUNDED_BYTES,
         continuing_subword_prefix=CONTINUES,
     )
-    tokenizer = Tokenizer(model)
+    tokenizer = Tokenizer(word_piece())
     tokenizer.pre_tokenizer = byte_level("bounded")
     # Named to the trainer, all pieces of one byte get a place, and in this order: it gives places
     # in the order of a hash table.
@@ -65,19 +68,10 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     )
     tokenizer.train_from_iterator(texts, trainer)
     # Once more without the trainer's opinion that pieces of one byte are special tokens.
-    trained = Tokenizer(
-        models.WordPiece(
-            tokenizer.get_vocab(with_added_tokens=True),
-            unk_token=UNKNOWN,
-            max_input_chars_per_word=MAX_BOUNDED_BYTES,
-            continuing_subword_prefix=CONTINUES,
-        )
-    )
+    trained = Tokenizer(word_piece(tokenizer.get_vocab(with_added_tokens=True)))
     trained.pre_tokenizer = byte_level("bounded")
     trained.decoder = decoders.Sequence([decoders.Replace(CONTINUES, ""), decoders.ByteLevel()])
-    trained.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in (*SPECIAL_TOKENS, UNKNOWN)]
-    )
+    add_special(trained, (*SPECIAL_TOKENS, UNKNOWN))
     return trained
 
 

@@ -29,7 +29,7 @@ def damaged_charsmap(normalizer: Any) -> str | None:
         try:
             content = base64.b64decode(table, validate=True)
         except (binascii.Error, TypeError, ValueError):
-            return "no base 64"
+            return "it is not base 64"
         if found := _damage(content):
             return found
     return None
@@ -54,6 +54,8 @@ def _damage(content: bytes) -> str | None:
         replacements.decode()
     except UnicodeDecodeError as error:
         return f"replacements that are not UTF-8 ({error.reason})"
+    # As in darts-clone: bit 9 says that the offset counts in steps of 256; bit 31 marks a value,
+    # which no byte equals.
     offsets = units >> 10 << ((units & 1 << 9) >> 6)
     labels = units & (1 << 31 | 0xFF)
     seen = np.zeros(len(units), bool)

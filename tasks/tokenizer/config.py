@@ -57,35 +57,16 @@ class TokenizerConfig:
     """Padding token of an import. Null: the one that its files name, or its end-of-text token."""
 
     def __post_init__(self) -> None:
-        if self.kind != "import" and self.path is not None:
-            raise ConfigError(
-                f"path ({self.path}) belongs to kind=import; write tokenizer=import"
-                " tokenizer.path=FILE"
-            )
-        if (
-            self.kind != "import"
-            and not SMALLEST[self.kind]
-            <= self.vocab_size - len(self.special_tokens)
-            <= MAX_VOCAB_SIZE
-        ):
-            raise ConfigError(
-                f"vocab_size ({self.vocab_size}) of {self.kind} must be from"
-                f" {SMALLEST[self.kind] + len(self.special_tokens)}, what bytes and special tokens"
-                f" take, to {MAX_VOCAB_SIZE}; try 4096"
-            )
-        if self.kind != "import" and (self.eos_token or self.pad_token):
-            raise ConfigError(
-                f"eos_token and pad_token are for kind=import; {self.kind} has {END_OF_TEXT} and"
-                f" {PAD}"
-            )
+        if self.kind != "import":
+            self._check_training()
         if self.sample_bytes < 1:
             raise ConfigError(
                 f"sample_bytes ({self.sample_bytes}) must be at least 1; try 100000000"
             )
         if not 0 <= self.sample_exponent <= 1:
             raise ConfigError(
-                f"sample_exponent ({self.sample_exponent}) must lie between 0 and 1; 1 keeps the"
-                " corpus' mixture"
+                f"sample_exponent ({self.sample_exponent}) must be from 0 to 1; 1 keeps the mixture"
+                " of the corpus"
             )
         if self.pre_tokenizer != "bounded" and self.kind != "bpe":
             raise ConfigError(
@@ -94,18 +75,34 @@ class TokenizerConfig:
             )
         if not 1 <= self.pad_vocab_to <= 4096:
             raise ConfigError(
-                f"pad_vocab_to ({self.pad_vocab_to}) must lie between 1 and 4096; try 64 or 128"
+                f"pad_vocab_to ({self.pad_vocab_to}) must be from 1 to 4096; try 64 or 128"
             )
-        own = [*SPECIAL_TOKENS, UNKNOWN]
-        taken = [
-            t
-            for k, t in enumerate(self.special_tokens)
-            if not t.strip() or t in own or t in self.special_tokens[:k]
-        ]
-        if taken:
+        taken = [*SPECIAL_TOKENS, UNKNOWN]
+        for token in self.special_tokens:
+            if not token.strip() or token in taken:
+                raise ConfigError(
+                    f"special_tokens has {token!r}, which is blank or a token already; give each"
+                    " one a name of its own"
+                )
+            taken.append(token)
+
+    def _check_training(self) -> None:
+        """Raise ConfigError for settings that only an import has, or a vocabulary out of range."""
+        if self.path is not None:
             raise ConfigError(
-                f"special_tokens ({taken[0]!r}) must be names of their own; {', '.join(own)} are"
-                " there already"
+                f"path ({self.path}) is for kind=import; write tokenizer=import tokenizer.path=FILE"
+            )
+        if self.eos_token or self.pad_token:
+            raise ConfigError(
+                f"eos_token and pad_token are for kind=import; {self.kind} has {END_OF_TEXT} and"
+                f" {PAD}"
+            )
+        num_special = len(self.special_tokens)
+        smallest = SMALLEST[self.kind] + num_special
+        if not smallest <= self.vocab_size <= MAX_VOCAB_SIZE + num_special:
+            raise ConfigError(
+                f"vocab_size ({self.vocab_size}) of {self.kind} must be from {smallest} (bytes"
+                f" and special tokens) to {MAX_VOCAB_SIZE + num_special}; try 4096"
             )
 
     def input_files(self) -> dict[str, Path]:

@@ -31,7 +31,7 @@ from tasks.tokenizer.fast_bpe import CONTINUES, FastEncoder, fast_encoder
 from tasks.tokenizer.files import (
     CONFIG_FILE,
     NAMING_FILES,
-    mark_special,
+    add_special,
     named_token,
     naming_files,
     read_object,
@@ -72,16 +72,13 @@ class Tokenizer:
         eos_id, pad_id = model.token_to_id(eos_token), model.token_to_id(pad_token)
         if eos_id is None or pad_id is None:
             raise ArtifactMismatch(
-                f"this tokenizer has no {eos_token} or {pad_token}; rebuild it with"
+                f"the tokenizer has no token {eos_token} or {pad_token}; rebuild it with"
                 " force=[tokenizer]"
             )
         model.encode_special_tokens = True
         self._model = model
-        self._fast_from = (
-            WORDPIECE_FROM_CHARS
-            if isinstance(model.model, tokenizers.models.WordPiece)
-            else FAST_FROM_CHARS
-        )
+        is_wordpiece = isinstance(model.model, tokenizers.models.WordPiece)
+        self._fast_from = WORDPIECE_FROM_CHARS if is_wordpiece else FAST_FROM_CHARS
         self.vocab_size: int = model.get_vocab_size(with_added_tokens=True)
         self.eos_id: int = eos_id
         self.pad_id: int = pad_id
@@ -100,16 +97,14 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """int32 ids of each text, without special tokens."""
-        if (
-            sum(map(len, texts)) >= self._fast_from
-            and (fast := self._fast_encoder(texts)) is not None
-        ):
-            found = fast.encode_batch(texts)
-            return [
-                self.encode_whole([text])[0] if ids is None else ids
-                for text, ids in zip(texts, found, strict=True)
-            ]
-        return self.encode_words(texts)
+        is_much = sum(map(len, texts)) >= self._fast_from
+        fast = self._fast_encoder(texts) if is_much else None
+        if fast is None:
+            return self.encode_words(texts)
+        return [
+            self.encode_whole([text])[0] if ids is None else ids
+            for text, ids in zip(texts, fast.encode_batch(texts), strict=True)
+        ]
 
     def encode_words(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The same ids by `tokenizers` and a memory of words."""
@@ -119,16 +114,14 @@ class Tokenizer:
         if len(self._ids_of) > MAX_REMEMBERED_WORDS:
             self._ids_of.clear()
         new = sorted(set(itertools.chain.from_iterable(words)) - self._ids_of.keys())
-        self._ids_of |= {
-            word: ids.tobytes() for word, ids in zip(new, self.encode_whole(new), strict=True)
-        }
-        ids = [
-            np.frombuffer(b"".join(map(self._ids_of.__getitem__, row)), np.int32) for row in words
-        ]
+        for word, ids in zip(new, self.encode_whole(new), strict=True):
+            self._ids_of[word] = ids.tobytes()
+        rows = [b"".join(map(self._ids_of.__getitem__, row)) for row in words]
+        # Long words seldom come again and would fill the memory.
         for word in new:
             if len(word) > MAX_WORD_CHARS:
                 del self._ids_of[word]
-        return ids
+        return [np.frombuffer(row, np.int32) for row in rows]
 
     def _fast_encoder(self, texts: Sequence[str]) -> FastEncoder | None:
         """The compiled encoder, once it has given the reference's ids for the first texts it is
@@ -140,8 +133,8 @@ class Tokenizer:
                 pairs = zip(fast.encode_batch(checked), self.encode_whole(checked), strict=True)
                 if not all(ours is None or np.array_equal(ours, theirs) for ours, theirs in pairs):
                     warnings.warn(
-                        "the compiled encoder differs from `tokenizers` on this text; going on"
-                        " without it",
+                        "the compiled encoder gives other ids than `tokenizers`; the slower"
+                        " reference encodes instead",
                         stacklevel=2,
                     )
                     self._fast = (None,)
@@ -157,9 +150,9 @@ class Tokenizer:
         ids = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int64)
         sizes = self.bytes_per_token[ids].astype(np.int64)
         ends = np.cumsum(sizes)
-        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(
-            self._starts[ids] - (ends - sizes), sizes
-        )
+        # From a byte's place in the text to its place in the table, a shift for each token.
+        shifts = np.repeat(self._starts[ids] - (ends - sizes), sizes)
+        places = np.arange(len(shifts)) + shifts
         return self._bytes[places].tobytes()
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
@@ -189,7 +182,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     pad = named_token(named, "pad_token", model) or PAD
     if model.token_to_id(pad) is None:
         pad = eos
-    mark_special(model, (eos, pad))
+    add_special(model, (eos, pad))
     return Tokenizer(model, eos, pad)
 
 
@@ -239,22 +232,16 @@ def export_hugging_face(tokenizer_folder: Path, model_folder: Path) -> None:
 def start_with(model: tokenizers.Tokenizer, token: str) -> tokenizers.Tokenizer:
     """The same tokenizer, putting `token` before a text where special tokens are added, and nothing
     else anywhere."""
-    start, (text, other) = (
-        {"SpecialToken": {"id": token}},
-        ({"Sequence": {"id": name}} for name in "AB"),
-    )
-    parts = {"single": [start, text], "pair": [start, text, start, other]}
+    start = {"SpecialToken": {"id": token, "type_id": 0}}
+    text, other = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    named = {"id": token, "ids": [model.token_to_id(token)], "tokens": [token]}
     # Written as JSON, because the notation of TemplateProcessing cannot name tokens with blanks and
     # colons.
     template = {
         "type": "TemplateProcessing",
-        **{
-            name: [{kind: of | {"type_id": 0} for kind, of in part.items()} for part in row]
-            for name, row in parts.items()
-        },
-        "special_tokens": {
-            token: {"id": token, "ids": [model.token_to_id(token)], "tokens": [token]}
-        },
+        "single": [start, text],
+        "pair": [start, text, start, other],
+        "special_tokens": {token: named},
     }
     return tokenizers.Tokenizer.from_str(
         json.dumps(json.loads(model.to_str()) | {"post_processor": template})
@@ -264,10 +251,8 @@ def start_with(model: tokenizers.Tokenizer, token: str) -> tokenizers.Tokenizer:
 def start_ids(model: tokenizers.Tokenizer) -> tuple[int, ...]:
     """The ids that this tokenizer's post-processor puts before a text."""
     encoding = model.encode("a", add_special_tokens=True)
-    added = itertools.takewhile(
-        lambda place: encoding.special_tokens_mask[place], range(len(encoding.ids))
-    )
-    return tuple(encoding.ids[place] for place in added)
+    places = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+    return tuple(id for id, _ in itertools.takewhile(lambda place: place[1], places))
 
 
 def unknown_id(model: tokenizers.Tokenizer) -> int | None:
@@ -287,8 +272,8 @@ def token_bytes(model: tokenizers.Tokenizer) -> list[bytes]:
     for token, id in model.get_vocab(with_added_tokens=True).items():
         if id >= len(pieces):
             raise ArtifactMismatch(
-                f"token {id} is beyond the {len(pieces)} ids of this tokenizer; ids must have no"
-                " gaps"
+                f"the tokenizer has id {id} and only {len(pieces)} tokens; give one whose ids have"
+                " no gaps"
             )
         if id in added:
             pieces[id] = b"" if added[id].special else token.encode()
@@ -303,11 +288,8 @@ def _spelling(model: tokenizers.Tokenizer) -> Callable[[str], bytes]:
     steps = [] if decoder is None else decoder.get("decoders", [decoder])
     kinds = {step["type"] for step in steps}
     if "ByteLevel" in kinds:
-        return (
-            _continued_letters
-            if {"type": "Replace", "pattern": {"String": CONTINUES}, "content": ""} in steps
-            else _letters
-        )
+        dropped = {"type": "Replace", "pattern": {"String": CONTINUES}, "content": ""}
+        return functools.partial(_letter_bytes, prefix=CONTINUES if dropped in steps else "")
     if "ByteFallback" in kinds or "Metaspace" in kinds or not kinds:
         spaces = [
             step["pattern"].get("String")
@@ -317,17 +299,16 @@ def _spelling(model: tokenizers.Tokenizer) -> Callable[[str], bytes]:
         spaces += [step["replacement"] for step in steps if step["type"] == "Metaspace"]
         return functools.partial(_piece_bytes, space=spaces[0] if spaces else None)
     raise ArtifactMismatch(
-        f"a tokenizer whose decoder is {' + '.join(sorted(kinds))} does not say which bytes a token"
-        " stands for; known: byte-level, and pieces with byte fallback"
+        f"the tokenizer's decoder ({' + '.join(sorted(kinds))}) does not say which bytes a token"
+        " stands for; give a byte-level tokenizer, or one of pieces with byte fallback"
     )
 
 
-def _letters(token: str) -> bytes:
-    return bytes(letter_bytes()[letter] for letter in token)
-
-
-def _continued_letters(token: str) -> bytes:
-    return _letters(token.removeprefix(CONTINUES))
+def _letter_bytes(token: str, prefix: str) -> bytes:
+    letters, spelled = letter_bytes(), token.removeprefix(prefix)
+    # The library's decoder leaves a token with other characters as it is.
+    known = set(spelled) <= letters.keys()
+    return bytes(letters[letter] for letter in spelled) if known else spelled.encode()
 
 
 def _piece_bytes(piece: str, space: str | None) -> bytes:

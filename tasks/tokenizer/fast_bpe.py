@@ -44,6 +44,9 @@ TABLE_SLOTS = 1 << 19
 MAX_WORD_BYTES = 1 << 22
 MAX_WORD_IDS = 1 << 21
 
+FOREIGN = ("dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")
+"""Settings of BPE that change its ids and that the kernel does not know."""
+
 CONTINUES = "\u2192"
 """Begins pieces inside a word in WordPiece; byte-level letters go up to U+0143, so it is never
 text."""
@@ -54,36 +57,21 @@ def fast_encoder(model: tokenizers.Tokenizer) -> FastEncoder | None:
     pattern = split_pattern(model)
     described = json.loads(model.to_str())["model"]
     if described["type"] == "WordPiece":
+        vocab = described["vocab"]
         singles = {prefix + letter for letter in letter_bytes() for prefix in ("", CONTINUES)}
-        bounded = (
+        if (
             pattern == PATTERNS["bounded"]
             and described["max_input_chars_per_word"] >= MAX_BOUNDED_BYTES
-        )
-        if (
-            not bounded
-            or described["continuing_subword_prefix"] != CONTINUES
-            or not singles <= set(described["vocab"])
+            and described["continuing_subword_prefix"] == CONTINUES
+            and singles <= vocab.keys()
         ):
-            return None
-        return FastEncoder(PATTERNS["bounded"], PieceTree(described["vocab"]))
-    plain = (
-        described["type"] == "BPE"
-        and not described.get("dropout")
-        and not described.get("byte_fallback")
-    )
-    if (
-        pattern not in LIMITS
-        or not plain
-        or described.get("continuing_subword_prefix")
-        or described.get("end_of_word_suffix")
-    ):
-        return None
-    if not set(letter_bytes()) <= set(described["vocab"]):
-        return None
-    return FastEncoder(
-        pattern,
-        Merges(described["vocab"], described["merges"], bool(described.get("ignore_merges"))),
-    )
+            return FastEncoder(pattern, PieceTree(vocab))
+    elif described["type"] == "BPE" and pattern in LIMITS:
+        vocab, whole_words = described["vocab"], bool(described.get("ignore_merges"))
+        is_plain = not any(map(described.get, FOREIGN))
+        if is_plain and letter_bytes().keys() <= vocab.keys():
+            return FastEncoder(pattern, Merges(vocab, described["merges"], whole_words))
+    return None
 
 
 class Merges:
@@ -97,19 +85,15 @@ class Merges:
         for letter, byte in letter_bytes().items():
             self.byte_ids[byte] = vocab[letter]
         pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
-        left, right, products = (
-            np.array([vocab[text] for text in column], np.int32)
-            for column in ([a for a, _ in pairs], [b for _, b in pairs], [a + b for a, b in pairs])
-        )
-        self.pairs = _pair_table(left, right, products)
+        ids = [(vocab[a], vocab[b], vocab[a + b]) for a, b in pairs]
+        self.pairs = _pair_table(ids)
         self.node_tokens = np.zeros(0, np.int32)
         letters = letter_bytes()
-        spelled = [
+        self.whole = [
             (bytes(letters[c] for c in token), id)
             for token, id in vocab.items()
-            if token and set(token) <= letters.keys()
+            if whole_words and token and set(token) <= letters.keys()
         ]
-        self.whole = spelled if whole_words else []
 
 
 class PieceTree:
@@ -133,21 +117,22 @@ class PieceTree:
                 )
                 tokens.setdefault(node, -1)
             tokens[node] = id
-        columns = np.array([(node, byte, child) for (node, byte), child in edges.items()], np.int32)
         self.byte_ids = np.zeros(256, np.int32)
-        self.pairs = _pair_table(*np.ascontiguousarray(columns.T))
+        self.pairs = _pair_table([(*edge, child) for edge, child in edges.items()])
         self.node_tokens = np.array([tokens[node] for node in range(len(tokens))], np.int32)
         self.whole: list[tuple[bytes, int]] = []
 
 
 def _pair_table(
-    left: np.ndarray, right: np.ndarray, products: np.ndarray
+    pairs: Sequence[tuple[int, int, int]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A hash table of (left, right, product), by rank."""
     from tasks.kernels.tokenizer.bpe import NO_PAIR, NO_RANK, fill_pairs
 
-    size = 1 << max(4, (2 * len(left)).bit_length())
+    size = 1 << max(4, (2 * len(pairs)).bit_length())
     table = np.full(size, NO_PAIR), np.full(size, NO_RANK, np.int64), np.zeros(size, np.int32)
-    fill_pairs(left, right, products, *table)
+    columns = np.ascontiguousarray(np.array(pairs, np.int32).reshape(-1, 3).T)
+    fill_pairs(*columns, *table)
     return table
 
 
@@ -169,11 +154,8 @@ class FastEncoder:
         column = pa.array(texts, pa.large_string())
         _, offsets, data = column.buffers()
         begins = np.frombuffer(offsets, np.int64)[: len(texts) + 1]
-        buf = (
-            np.frombuffer(data, np.uint8)
-            if data is not None and data.size
-            else np.zeros(1, np.uint8)
-        )
+        has_text = data is not None and data.size
+        buf = np.frombuffer(data, np.uint8) if has_text else np.zeros(1, np.uint8)
         if 3 * int(self._state[NUM_WORDS]) > TABLE_SLOTS:
             self._forget()
         out, ends = np.empty(int(begins[-1]), np.int32), np.empty(len(texts), np.int64)
@@ -181,6 +163,7 @@ class FastEncoder:
         encode_documents(
             buf, begins, self._classes, self._limits, self._as_gpt2, *rules, *self._table, out, ends
         )
+        # A text that the kernel gave up on has -1 minus the place where its ids would end.
         places = np.where(ends < 0, -ends - 1, ends)
         starts = np.concatenate([np.zeros(1, np.int64), places[:-1]])
         return [
@@ -192,23 +175,17 @@ class FastEncoder:
         from tasks.kernels.tokenizer.bpe import remember
 
         self._state = np.zeros(3, np.int64)
-        hashes, words, id_counts = (
-            np.zeros(TABLE_SLOTS, np.uint64),
-            np.zeros((TABLE_SLOTS, 3), np.int64),
-            np.zeros(TABLE_SLOTS, np.int32),
-        )
         self._table = (
-            hashes,
-            words,
-            id_counts,
+            np.zeros(TABLE_SLOTS, np.uint64),  # hashes
+            np.zeros((TABLE_SLOTS, 3), np.int64),  # words
+            np.zeros(TABLE_SLOTS, np.int32),  # numbers of ids
             np.empty(MAX_WORD_BYTES, np.uint8),
             np.empty(MAX_WORD_IDS, np.int32),
             self._state,
         )
         for raw, id in self._rules.whole:
-            remember(
-                np.frombuffer(raw, np.uint8), 0, len(raw), np.array([id], np.int32), 1, *self._table
-            )
+            word, ids = np.frombuffer(raw, np.uint8), np.array([id], np.int32)
+            remember(word, 0, len(raw), ids, 1, *self._table)
 
 
 @functools.lru_cache(maxsize=2)

@@ -35,7 +35,7 @@ def read_tokenizer(
     file: Path, dropped: Iterable[str] = ("truncation", "padding")
 ) -> tokenizers.Tokenizer:
     """The tokenizer of a `tokenizer.json` without the parts named in `dropped`. Raises ConfigError
-    where it is none."""
+    where the file is not one."""
     # Dropped before it is read: a post-processor may name tokens that only it needs.
     described = read_object(file) | dict.fromkeys(dropped)
     try:
@@ -72,10 +72,8 @@ def read_object(file: Path) -> dict[str, Any]:
             f"path ({file}) is not JSON ({error}); give a {file.name} as it is published"
         ) from error
     if not isinstance(described, dict):
-        kind = type(described).__name__
         raise ConfigError(
-            f"path ({file}) holds a JSON {kind} where an object must be; give a {file.name} as it"
-            " is published"
+            f"path ({file}) is not a JSON object; give a {file.name} as it is published"
         )
     return described
 
@@ -98,19 +96,17 @@ def named_token(
         ids = described.get(f"{role}_id")
         # Chat models list several ends; the first is that of a text.
         for id in ids if isinstance(ids, list) else [ids]:
-            if (
-                type(id) is int
-                and 0 <= id < 1 << 32
-                and (token := model.id_to_token(id)) is not None
-            ):
+            if type(id) is int and 0 <= id < 1 << 32 and (token := model.id_to_token(id)):
                 return token
     return None
 
 
-def mark_special(model: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
-    """Keep text from spelling tokens that are in the vocabulary."""
-    special = {
-        token.content for token in model.get_added_tokens_decoder().values() if token.special
-    }
-    plain = [token for token in dict.fromkeys(tokens) if token not in special]
-    model.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in plain])
+def special_tokens(model: tokenizers.Tokenizer) -> list[str]:
+    return [token.content for token in model.get_added_tokens_decoder().values() if token.special]
+
+
+def add_special(model: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
+    """Make these tokens special: text never spells them. Those that are new get the next ids."""
+    known = special_tokens(model)
+    new = [token for token in dict.fromkeys(tokens) if token not in known]
+    model.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in new])

@@ -26,11 +26,12 @@ from tasks.tokenizer.encoder import END_OF_TEXT, PAD, TOKENIZER_FILE
 from tasks.tokenizer.files import (
     CONFIG_FILE,
     NAMING_FILES,
-    mark_special,
+    add_special,
     named_token,
     naming_files,
     read_object,
     read_tokenizer,
+    special_tokens,
 )
 from tasks.tokenizer.sentencepieces import from_sentencepiece
 
@@ -64,13 +65,12 @@ def imported_files(path: Path) -> dict[str, Path]:
         file = found[0]
     elif not path.exists():
         raise ConfigError(
-            f"path ({path}) is not there; name a {TOKENIZER_FILE}, a .model file or a folder that"
-            " holds one"
+            f"path ({path}) does not exist; name a {TOKENIZER_FILE}, a .model file or a folder"
+            " that holds one"
         )
     if file.suffix not in (".json", ".model"):
         raise ConfigError(
-            f"path ({path}) must end in .json or .model; those are what tokenizers and"
-            " sentencepiece write"
+            f"path ({path}) must end in .json or .model; name a file of tokenizers or sentencepiece"
         )
     template = file.with_name(TEMPLATE_FILE)
     beside = naming_files(file.parent) | ({"chat_template": template} if template.exists() else {})
@@ -78,8 +78,8 @@ def imported_files(path: Path) -> dict[str, Path]:
 
 
 def import_tokenizer(path: Path, eos_token: str | None, pad_token: str | None) -> ImportedTokenizer:
-    """Read a tokenizer. Raises ConfigError where the file is none, changes text, or names no end of
-    text."""
+    """Read a tokenizer. Raises ConfigError where the file is not one, changes text, or names no end
+    of text."""
     files = imported_files(path)
     named = [read_object(files[name]) for name in NAMING_FILES if name in files]
     template = named[0].get("chat_template") if CONFIG_FILE in files else None
@@ -98,16 +98,15 @@ def import_tokenizer(path: Path, eos_token: str | None, pad_token: str | None) -
         pad = PAD if model.token_to_id(PAD) is not None else eos
     for setting, token in (("eos_token", eos), ("pad_token", pad)):
         if token is None or model.token_to_id(token) is None:
-            special = [t.content for t in model.get_added_tokens_decoder().values() if t.special]
+            known = ", ".join(special_tokens(model)[:8]) or "its tokens"
             raise ConfigError(
-                f"{setting} ({token}) is not in the vocabulary of {path.name}; set"
-                f" tokenizer.{setting} to one of {', '.join(special[:8]) or 'its tokens'}"
+                f"{setting} ({token or 'null'}) is not in the vocabulary of {path.name}; set"
+                f" tokenizer.{setting} to one of {known}"
             )
     assert eos is not None and pad is not None
-    mark_special(model, (eos, pad))
-    return ImportedTokenizer(
-        model, eos, pad, template if isinstance(template, str) else None, model_file
-    )
+    add_special(model, (eos, pad))
+    chat_template = template if isinstance(template, str) else None
+    return ImportedTokenizer(model, eos, pad, chat_template, model_file)
 
 
 def _read_model(file: Path, content: bytes) -> tuple[Tokenizer, str | None, str | None]:
@@ -130,22 +129,19 @@ def _read_model(file: Path, content: bytes) -> tuple[Tokenizer, str | None, str 
     }
     if found := [change for change, holds in changes.items() if holds]:
         raise ConfigError(
-            f"path ({file}) {', '.join(found)}, so text would not come back; import one that keeps"
-            " text as it is"
+            f"path ({file}) {', '.join(found)}, so decoding would not give the text back; import a"
+            " model that keeps text as it is"
         )
     methods = {proto.TrainerSpec.UNIGRAM: "unigram", proto.TrainerSpec.BPE: "bpe"}
     if trainer.model_type not in methods:
         raise ConfigError(
-            f"path ({file}) is a word or character model; known: {', '.join(methods.values())}"
+            f"path ({file}) is a word or character model; give one of type"
+            f" {' or '.join(methods.values())}"
         )
     tokenizer = from_sentencepiece(content, methods[trainer.model_type])  # type: ignore[arg-type]
-    user_defined = [
-        p.piece for p in described.pieces if p.type == proto.ModelProto.SentencePiece.USER_DEFINED
-    ]
-    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined])
-    pieces = {
-        id: described.pieces[id].piece
-        for id in (trainer.eos_id, trainer.pad_id)
-        if 0 <= id < len(described.pieces)
-    }
+    user_defined = proto.ModelProto.SentencePiece.USER_DEFINED
+    own = [piece.piece for piece in described.pieces if piece.type == user_defined]
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in own])
+    pieces = {id: piece.piece for id, piece in enumerate(described.pieces)}
+    # An id of -1 says that the model has no such piece.
     return tokenizer, pieces.get(trainer.eos_id), pieces.get(trainer.pad_id)

@@ -29,28 +29,25 @@ def judge(documents: Artifact, rows: Rows, tokenizer: Tokenizer, seed: int) -> d
     pieces = [_text(tokenizer.decode_bytes([id])) for id in range(tokenizer.vocab_size)]
     is_partial = np.array([piece is None for piece in pieces])
     is_single = np.array([piece is not None and len(piece) == 1 for piece in pieces])
+    unknown_id = -1 if tokenizer.unknown_id is None else tokenizer.unknown_id
     total, splits = Counter[str](), {}
     languages: dict[str, Counter[str]] = {}
     sources: dict[str, Counter[str]] = {}
     for split in sorted(set(rows.split)):
         chosen = sample(rows, split, MEASURED_BYTES, seed)
         splits[split] = Counter[str]()
-        for text, stratum in zip(
-            read_texts(documents, chosen), rows.stratum[chosen].tolist(), strict=True
-        ):
+        texts = read_texts(documents, chosen)
+        for text, stratum in zip(texts, rows.stratum[chosen].tolist(), strict=True):
             raw, ids = text.encode(), tokenizer.encode(text)
             counts = {
                 "documents": 1,
                 "bytes": len(raw),
                 "tokens": len(ids),
                 "words": len(text.split()),
-            }
-            counts |= {"partial": int(is_partial[ids].sum()), "single": int(is_single[ids].sum())}
-            counts |= {"round_trips": int(tokenizer.decode_bytes(ids) == raw)}
-            counts |= {
-                "unknown": int(np.sum(ids == tokenizer.unknown_id))
-                if tokenizer.unknown_id is not None
-                else 0
+                "partial": int(is_partial[ids].sum()),
+                "single": int(is_single[ids].sum()),
+                "round_trips": int(tokenizer.decode_bytes(ids) == raw),
+                "unknown": int(np.count_nonzero(ids == unknown_id)),
             }
             source, language = rows.strata[stratum]
             for group in (

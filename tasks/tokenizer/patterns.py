@@ -23,6 +23,7 @@ MAX_PATTERN_CHARS = 1 << 14
 MAX_GROUPS_DEEP = 32
 MAX_REPEATS = 1000
 MAX_RUNS = 4
+_ENDLESS = 1 << 60
 
 ESCAPE = re.compile(
     r"\\(?:[pP]\{[^}]*\}|x\{[^}]*\}|[kg](?:<[^>]*>|'[^']*')|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{1,2}|.)",
@@ -30,6 +31,7 @@ ESCAPE = re.compile(
 )
 REFERENCE = re.compile(r"\\(?:[1-9]|[kg][<'])")
 QUANTIFIER = re.compile(r"([*+?]|\{\d*,?\d*\})([+?]?)")
+NO_TIMES = ("{}", "{,}")
 OPENING = re.compile(r"\((?:\?(?:#[^)]*\)|<?[=!]|>|<[^>]*>|'[^']*'|[a-zA-Z-]*:|[a-zA-Z-]*\)))?")
 
 
@@ -41,15 +43,11 @@ def check_tokenizer(described: Mapping[str, Any]) -> None:
     """Raises ValueError where the parts of a `tokenizer.json` cannot be used safely."""
     for pattern in _patterns(described):
         check_pattern(pattern)
-    model = described.get("model")
+    model, added = described.get("model"), described.get("added_tokens")
     vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
     ids = list(vocabulary.values()) if isinstance(vocabulary, Mapping) else []
-    added = described.get("added_tokens")
-    ids += (
-        [token.get("id") for token in added if isinstance(token, Mapping)]
-        if isinstance(added, list)
-        else []
-    )
+    if isinstance(added, list):
+        ids += [token.get("id") for token in added if isinstance(token, Mapping)]
     if odd := [id for id in ids if not (type(id) is int and 0 <= id <= MAX_ID)]:
         raise ValueError(f"id {str(odd[0])[:40]} is not a whole number up to {MAX_ID:,}")
 
@@ -83,148 +81,145 @@ def check_pattern(pattern: str) -> None:
     understood."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise BadPattern(f"a pattern has more than {MAX_PATTERN_CHARS:,} characters")
-    end, _ = _choice(pattern, 0, 0)
-    if end < len(pattern):
-        raise BadPattern(f"{_shown(pattern)} closes a group that it does not open")
+    _Parser(pattern).check()
 
 
-def _choice(pattern: str, at: int, depth: int) -> tuple[int, _Piece]:
-    """Alternatives up to the end of their group."""
-    if depth > MAX_GROUPS_DEEP:
-        raise BadPattern(
-            f"{_shown(pattern)} has groups in groups for more than {MAX_GROUPS_DEEP} levels"
+class _Parser:
+    """Reads a pattern once, from left to right; `_at` is the place of the next character."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern, self._at = pattern, 0
+
+    def check(self) -> None:
+        self._choice(0)
+        if self._at < len(self._pattern):
+            raise self._bad("closes a group that it does not open")
+
+    def _bad(self, what: str) -> BadPattern:
+        pattern = self._pattern
+        return BadPattern(f"the pattern {pattern[:60]!r}{'…' * (len(pattern) > 60)} {what}")
+
+    def _choice(self, depth: int) -> _Piece:
+        """Alternatives up to the end of their group."""
+        if depth > MAX_GROUPS_DEEP:
+            raise self._bad(f"nests groups more than {MAX_GROUPS_DEEP} levels deep")
+        branches = [self._sequence(depth)]
+        while self._pattern.startswith("|", self._at):
+            self._at += 1
+            branches.append(self._sequence(depth))
+        return _Piece(
+            max(branch.runs for branch in branches),
+            len(branches) > 1 or branches[0].varies,
+            all(branch.is_single for branch in branches),
         )
-    branches = []
-    while True:
-        at, branch = _sequence(pattern, at, depth)
-        branches.append(branch)
-        if at >= len(pattern) or pattern[at] != "|":
-            break
-        at += 1
-    several = len(branches) > 1
-    return at, _Piece(
-        max(branch.runs for branch in branches),
-        any(branch.varies for branch in branches) or several,
-        all(branch.is_single for branch in branches),
-    )
 
+    def _sequence(self, depth: int) -> _Piece:
+        whole, num_pieces = _Piece(), 0
+        while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
+            piece, takes_text = self._atom(depth)
+            # Oniguruma reads {} and {,} as plain text.
+            while (times := QUANTIFIER.match(self._pattern, self._at)) and times[0] not in NO_TIMES:
+                self._at, piece = times.end(), self._repeated(piece, times[1], times[2])
+            num_pieces += takes_text
+            whole.runs += piece.runs
+            whole.varies |= piece.varies
+            whole.is_single &= piece.is_single
+            if whole.runs > MAX_RUNS:
+                raise self._bad(f"has more than {MAX_RUNS} repetitions in a row")
+        whole.is_single &= num_pieces <= 1
+        return whole
 
-def _sequence(pattern: str, at: int, depth: int) -> tuple[int, _Piece]:
-    whole, num_pieces = _Piece(), 0
-    while at < len(pattern) and pattern[at] not in "|)":
-        at, piece, takes_text = _atom(pattern, at, depth)
-        while (
-            at < len(pattern)
-            and (found := QUANTIFIER.match(pattern, at))
-            and found.group() not in ("{}", "{,}")
-        ):
-            at, piece = found.end(), _repeated(pattern, piece, found.group(1), found.group(2))
-        num_pieces += takes_text
-        whole.runs += piece.runs
-        whole.varies |= piece.varies
-        whole.is_single &= piece.is_single
-        if whole.runs > MAX_RUNS:
-            raise BadPattern(f"{_shown(pattern)} has more than {MAX_RUNS} repetitions in a row")
-    whole.is_single &= num_pieces <= 1
-    return at, whole
+    def _repeated(self, piece: _Piece, times: str, suffix: str) -> _Piece:
+        low, high = _bounds(times)
+        # In Oniguruma {n,m}+ repeats once more, and does not hold on to what it has.
+        if suffix == "+" and times.startswith("{"):
+            raise self._bad("repeats a repetition")
+        if high > 1 and piece.varies:
+            raise self._bad(
+                "repeats what can match in several ways, which may take exponential time"
+            )
+        if low > MAX_REPEATS or MAX_REPEATS < high < _ENDLESS:
+            raise self._bad(f"repeats more than {MAX_REPEATS:,} times")
+        if suffix == "+" or low == high:
+            return _Piece(piece.runs, piece.varies and suffix != "+", piece.is_single and high <= 1)
+        return _Piece(piece.runs + (high > 1), True, piece.is_single and high <= 1)
 
+    def _atom(self, depth: int) -> tuple[_Piece, bool]:
+        """A character, a class, an escape or a group, and whether it takes text."""
+        pattern, at = self._pattern, self._at
+        if pattern[at] == "\\":
+            if REFERENCE.match(pattern, at):
+                raise self._bad("refers back to a group")
+            if not (escape := ESCAPE.match(pattern, at)):
+                raise self._bad("ends in a backslash")
+            self._at = escape.end()
+            return _Piece(), escape[0] not in (r"\b", r"\B", r"\A", r"\z", r"\Z", r"\G")
+        if pattern[at] == "[":
+            self._pass_class()
+            return _Piece(), True
+        if pattern[at] != "(":
+            self._at += 1
+            return _Piece(), pattern[at] not in "^$"
+        return self._group(depth)
 
-def _repeated(pattern: str, piece: _Piece, times: str, suffix: str) -> _Piece:
-    low, high = _bounds(times)
-    # In Oniguruma {n,m}+ repeats once more, and does not hold on to what it has.
-    if suffix == "+" and times.startswith("{"):
-        raise BadPattern(f"{_shown(pattern)} repeats a repetition")
-    if high > 1 and piece.varies:
-        raise BadPattern(
-            f"{_shown(pattern)} repeats what can match in several ways, which may take exponential"
-            " time"
-        )
-    if low > MAX_REPEATS or (high != _ENDLESS and high > MAX_REPEATS):
-        raise BadPattern(f"{_shown(pattern)} repeats more than {MAX_REPEATS:,} times")
-    if suffix == "+" or low == high:
-        return _Piece(piece.runs, piece.varies and suffix != "+", piece.is_single and high <= 1)
-    return _Piece(piece.runs + (high > 1), True, piece.is_single and high <= 1)
+    def _group(self, depth: int) -> tuple[_Piece, bool]:
+        opening = OPENING.match(self._pattern, self._at)
+        assert opening is not None
+        sign = opening[0]
+        if sign == "(" and self._pattern.startswith("(?", self._at):
+            raise self._bad("has a group of an unknown kind")
+        options = sign.removeprefix("(?").partition("-")[0]
+        if "x" in options and sign[-1] in ":)" and "#" not in sign:
+            raise self._bad("uses the option x (comments), which is not supported")
+        self._at = begin = opening.end()
+        if sign.endswith(")"):  # a comment, or options for what follows
+            return _Piece(), False
+        piece = self._choice(depth + 1)
+        body = self._pattern[begin : self._at]
+        if self._at >= len(self._pattern):
+            raise self._bad("opens a group that it does not close")
+        self._at += 1
+        if sign[2:] in ("=", "!", "<=", "<!"):
+            return _Piece(), False  # what it has found it keeps, and it takes nothing
+        if sign == "(?>":
+            return _Piece(piece.runs, False, piece.is_single), True
+        # (a|b) is one character of several.
+        one_character = piece.is_single and piece.runs == 0 and _is_of_characters(body)
+        return _Piece() if one_character else piece, True
 
-
-_ENDLESS = 1 << 60
+    def _pass_class(self) -> None:
+        """Go behind a character class, which may hold others."""
+        pattern, at, depth = self._pattern, self._at, 0
+        while at < len(pattern):
+            if pattern[at] == "\\":
+                at += 1
+            elif pattern[at] == "[":
+                depth += 1
+                at += pattern.startswith("^", at + 1)
+                at += pattern.startswith("]", at + 1)  # the first one is meant as itself
+            elif pattern[at] == "]":
+                depth -= 1
+                if depth == 0:
+                    self._at = at + 1
+                    return
+            at += 1
+        raise self._bad(f"opens a class at character {self._at} and does not close it")
 
 
 def _bounds(times: str) -> tuple[int, int]:
+    """The least and the largest number of repetitions."""
     if not times.startswith("{"):
         return {"*": (0, _ENDLESS), "+": (1, _ENDLESS), "?": (0, 1)}[times]
     low, comma, high = times[1:-1].partition(",")
+    # Python refuses to read numbers of thousands of digits.
     if len(times) > 16:
         return MAX_REPEATS + 1, MAX_REPEATS + 1
     first = int(low or 0)
     return first, int(high or _ENDLESS) if comma else first
 
 
-def _atom(pattern: str, at: int, depth: int) -> tuple[int, _Piece, bool]:
-    """(place behind it, what it is, whether it takes text) of a character, a class, an escape or a
-    group."""
-    if pattern[at] == "\\":
-        if REFERENCE.match(pattern, at):
-            raise BadPattern(f"{_shown(pattern)} refers back to a group")
-        if not (escape := ESCAPE.match(pattern, at)):
-            raise BadPattern(f"{_shown(pattern)} ends in a backslash")
-        return (
-            escape.end(),
-            _Piece(),
-            escape.group() not in (r"\b", r"\B", r"\A", r"\z", r"\Z", r"\G"),
-        )
-    if pattern[at] == "[":
-        return _class_end(pattern, at), _Piece(), True
-    if pattern[at] != "(":
-        return at + 1, _Piece(), pattern[at] not in "^$"
-    opening = OPENING.match(pattern, at)
-    assert opening is not None
-    if opening.group() == "(" and pattern.startswith("(?", at):
-        raise BadPattern(f"{_shown(pattern)} has a group of a kind that is not known here")
-    if (
-        "x" in opening.group().removeprefix("(?").partition("-")[0]
-        and opening.group()[-1] in ":)"
-        and "#" not in opening.group()
-    ):
-        raise BadPattern(f"{_shown(pattern)} is written with comments, which are not read here")
-    if opening.group().endswith(")"):  # a comment, or options for what follows
-        return opening.end(), _Piece(), False
-    end, piece = _choice(pattern, opening.end(), depth + 1)
-    if end >= len(pattern):
-        raise BadPattern(f"{_shown(pattern)} opens a group that it does not close")
-    if opening.group()[2:] in ("=", "!", "<=", "<!"):
-        return end + 1, _Piece(), False  # what it has found it keeps, and it takes nothing
-    if opening.group() == "(?>":
-        piece = _Piece(piece.runs, False, piece.is_single)
-    elif piece.is_single and piece.runs == 0 and _is_of_characters(pattern[opening.end() : end]):
-        piece = _Piece()  # (a|b), one character of several
-    return end + 1, piece, True
-
-
 def _is_of_characters(body: str) -> bool:
     """Whether a body is a choice of different single characters, such as `a|b|,`."""
     branches = body.split("|")
-    return all(len(branch) == 1 and branch not in ".^$" for branch in branches) and len(
-        set(branches)
-    ) == len(branches)
-
-
-def _class_end(pattern: str, at: int) -> int:
-    """The place behind a character class, which may hold others."""
-    depth, start = 0, at
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            at += 1
-        elif pattern[at] == "[":
-            depth += 1
-            at += pattern.startswith("^", at + 1)
-            at += pattern.startswith("]", at + 1)  # the first one is meant as itself
-        elif pattern[at] == "]":
-            depth -= 1
-            if depth == 0:
-                return at + 1
-        at += 1
-    raise BadPattern(f"{_shown(pattern)} has a class from character {start} on that does not end")
-
-
-def _shown(pattern: str) -> str:
-    return f"the pattern {pattern[:60]!r}{'…' * (len(pattern) > 60)}"
+    distinct = len(set(branches)) == len(branches)
+    return distinct and all(len(branch) == 1 and branch not in ".^$" for branch in branches)

@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from llm_core.data.order import hash_ids
+from tasks.corpus.documentset import id_matrix
+from tasks.corpus.language_labels import UNDETERMINED
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
-
-UNKNOWN_LANGUAGE = "und"
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,11 @@ def list_rows(documents: Artifact) -> Rows:
     for file in documents.files("part-*.parquet"):
         columns = ["id", "text", "source", "language", "split"]
         for batch in pq.ParquetFile(file).iter_batches(columns=columns, use_threads=False):
-            ids.append(np.frombuffer(b"".join(batch["id"].to_pylist()), np.uint8).reshape(-1, 16))
+            ids.append(id_matrix(batch["id"]))
             sizes.append(pc.binary_length(batch["text"]).to_numpy().astype(np.int64))
             splits.append(np.array(batch["split"].to_pylist(), object))
-            sources, languages = (batch[name].to_pylist() for name in ("source", "language"))
-            names += [
-                (source or "", language or UNKNOWN_LANGUAGE)
-                for source, language in zip(sources, languages, strict=True)
-            ]
+            pairs = zip(batch["source"].to_pylist(), batch["language"].to_pylist(), strict=True)
+            names += [(source or "", language or UNDETERMINED) for source, language in pairs]
     if not ids:
         raise StageFailure("tokenizer got no documents; loosen the filters or give more documents")
     strata = tuple(sorted(set(names)))
@@ -70,9 +67,8 @@ def sample(rows: Rows, split: str, max_bytes: int, seed: int, exponent: float = 
     """Mask (documents,) of a sample of a split: at least `max_bytes`, by less than one document,
     where there are as many."""
     mask = rows.split == split
-    available = np.bincount(rows.stratum[mask], rows.num_bytes[mask], len(rows.strata)).astype(
-        np.int64
-    )
+    counted = np.bincount(rows.stratum[mask], rows.num_bytes[mask], len(rows.strata))
+    available = counted.astype(np.int64)
     if available.sum() <= max_bytes:
         return mask
     order = np.flatnonzero(mask)
@@ -80,11 +76,11 @@ def sample(rows: Rows, split: str, max_bytes: int, seed: int, exponent: float = 
     ends = np.searchsorted(rows.stratum[order], np.arange(len(rows.strata)), "right")
     mask = np.zeros(len(mask), bool)
     begin, owed = 0, 0.0
-    for end, quota in zip(
-        ends.tolist(), share_out(available, max_bytes, exponent).tolist(), strict=True
-    ):
+    quotas = share_out(available, max_bytes, exponent)
+    for end, quota in zip(ends.tolist(), quotas.tolist(), strict=True):
         members = order[begin:end]
         before = np.cumsum(rows.num_bytes[members]) - rows.num_bytes[members]
+        # A millionth of a byte covers what rounding leaves of quotas that add up.
         taken = members[before < quota + owed - 1e-6]
         mask[taken] = True
         owed += quota - float(rows.num_bytes[taken].sum())
@@ -98,6 +94,7 @@ def share_out(available: np.ndarray, wanted: int, exponent: float) -> np.ndarray
     quotas = np.zeros(len(available))
     is_open = available > 0
     left = float(min(wanted, available.sum()))
+    # What a small stratum cannot give is shared out again, among fewer strata each time.
     while is_open.any():
         shares = np.where(is_open, left * weights / weights[is_open].sum(), 0.0)
         exhausted = is_open & (shares >= available)

@@ -25,10 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from tasks.runtime.stage import StageFailure
 from tasks.tokenizer.encoder import END_OF_TEXT, PAD, SPECIAL_TOKENS, UNKNOWN
+from tasks.tokenizer.files import add_special
 from tasks.tokenizer.pretokenizers import SPACE_PATTERN
 
 Method = Literal["unigram", "bpe"]
@@ -82,12 +83,10 @@ def train_pieces(
                 break
             except VocabularyTooLarge as lower:
                 limit = lower.limit
-        smaller = (
-            f"set tokenizer.vocab_size={limit} or less, or " if limit >= MIN_VOCAB_SIZE else ""
-        )
+        smaller = f"set tokenizer.vocab_size={limit} or less, " if limit >= MIN_VOCAB_SIZE else ""
         raise StageFailure(
-            f"tokenizer.vocab_size ({vocab_size}) is more pieces than this text has;"
-            f" {smaller}tokenizer=bpe, or give more text"
+            f"tokenizer.vocab_size ({vocab_size}) is more than the pieces that this text gives;"
+            f" {smaller}choose tokenizer=bpe, or give more text"
         ) from error
     return from_sentencepiece(model, method), model, count
 
@@ -143,55 +142,40 @@ def from_sentencepiece(model: bytes, method: Method) -> Tokenizer:
     import sentencepiece
 
     trained = sentencepiece.SentencePieceProcessor(model_proto=model)
+    unspelled = (trained.is_byte, trained.is_unknown, trained.is_unused)
     vocabulary, special = [], []
     for id in range(trained.vocab_size()):
-        spelled = not (
-            trained.is_byte(id)
-            or trained.is_control(id)
-            or trained.is_unknown(id)
-            or trained.is_unused(id)
-        )
-        piece = trained.id_to_piece(id)
-        vocabulary.append(
-            (piece.replace(SPACE, " "), trained.get_score(id))
-            if spelled
-            else (piece, UNREACHABLE_SCORE)
-        )
-        special += [piece] if trained.is_control(id) else []
+        piece, is_control = trained.id_to_piece(id), trained.is_control(id)
+        if is_control or any(is_of(id) for is_of in unspelled):
+            vocabulary.append((piece, UNREACHABLE_SCORE))
+        else:
+            vocabulary.append((piece.replace(SPACE, " "), trained.get_score(id)))
+        special += [piece] if is_control else []
+    segments: models.Model
     if method == "unigram":
-        tokenizer = Tokenizer(
-            models.Unigram(vocabulary, unk_id=trained.unk_id(), byte_fallback=True)
-        )
+        segments = models.Unigram(vocabulary, unk_id=trained.unk_id(), byte_fallback=True)
     else:
-        tokenizer = Tokenizer(byte_pairs(vocabulary, trained.id_to_piece(trained.unk_id())))
+        segments = byte_pairs(vocabulary, trained.id_to_piece(trained.unk_id()))
+    tokenizer = Tokenizer(segments)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SPACE_PATTERN), behavior="isolated")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in special]
-    )
+    add_special(tokenizer, special)
     return tokenizer
 
 
 def byte_pairs(vocabulary: Sequence[tuple[str, float]], unknown: str) -> models.BPE:
     """Merges that build the same pieces: every split of a piece into two others, in the order of
     the pieces' scores."""
-    scores = dict(vocabulary)
+    spelled = {piece for piece, score in vocabulary if score != UNREACHABLE_SCORE}
     merges = []
     for rank, (piece, score) in enumerate(vocabulary):
-        if score == UNREACHABLE_SCORE:
-            continue
-        for cut in range(1, len(piece)):
+        for cut in range(1, len(piece)) if piece in spelled else ():
             parts = piece[:cut], piece[cut:]
-            if all(scores.get(part, UNREACHABLE_SCORE) != UNREACHABLE_SCORE for part in parts):
+            if spelled.issuperset(parts):
                 merges.append((-score, rank, cut, parts))
     ids = {piece: id for id, (piece, _) in enumerate(vocabulary)}
-    return models.BPE(
-        ids,
-        [parts for *_, parts in sorted(merges)],
-        unk_token=unknown,
-        fuse_unk=True,
-        byte_fallback=True,
-    )
+    in_order = [parts for *_, parts in sorted(merges)]
+    return models.BPE(ids, in_order, unk_token=unknown, fuse_unk=True, byte_fallback=True)
 
 
 def choose_characters(counts: Counter[str], vocab_size: int) -> set[str]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken
 
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import RunParts, serial
@@ -27,6 +26,7 @@ from tasks.runtime.stage import StageFailure
 from tasks.tokenizer import bpe, sentencepieces
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import END_OF_TEXT, PAD, save_tokenizer
+from tasks.tokenizer.files import add_special
 from tasks.tokenizer.importing import MODEL_FILE, import_tokenizer
 from tasks.tokenizer.judge import judge
 from tasks.tokenizer.sample import describe_strata, list_rows, read_texts, sample
@@ -49,15 +49,8 @@ def train_tokenizer(
         raise StageFailure(
             "tokenizer found no text in split train; loosen the filters or give more documents"
         )
-    metrics: dict[str, Any] = {
-        "kind": config.kind,
-        "strata": describe_strata(rows, "train", chosen),
-    }
-    counters: dict[str, Any] = {
-        "documents": int(chosen.sum()),
-        "bytes": sampled_bytes,
-        "skipped_bytes": 0,
-    }
+    strata = describe_strata(rows, "train", chosen)
+    counters = {"documents": int(chosen.sum()), "bytes": sampled_bytes, "skipped_bytes": 0}
     eos_token, pad_token, template = END_OF_TEXT, PAD, config.chat_template
     trained_size = config.vocab_size - len(config.special_tokens)
     model_file: bytes | None = None
@@ -66,22 +59,17 @@ def train_tokenizer(
         counters |= {"documents": 0, "bytes": 0}
         given = import_tokenizer(config.path, config.eos_token, config.pad_token)
         model, model_file = given.model, given.model_file
-        eos_token, pad_token, template = (
-            given.eos_token,
-            given.pad_token,
-            template or given.chat_template,
-        )
-    elif config.kind in ("bpe", "wordpiece"):
+        eos_token, pad_token = given.eos_token, given.pad_token
+        template = template or given.chat_template
+    elif config.kind == "bpe":
         texts = read_texts(documents, chosen)
-        if config.kind == "bpe":
-            model = bpe.train_bpe(texts, trained_size, config.pre_tokenizer)
-        else:
-            model = bpe.train_wordpiece(texts, trained_size)
+        model = bpe.train_bpe(texts, trained_size, config.pre_tokenizer)
+    elif config.kind == "wordpiece":
+        model = bpe.train_wordpiece(read_texts(documents, chosen), trained_size)
     else:
         method: sentencepieces.Method = "unigram" if config.kind == "unigram" else "bpe"
-        model, model_file, training = sentencepieces.train_pieces(
-            list(read_texts(documents, chosen)), trained_size, method
-        )
+        held = list(read_texts(documents, chosen))
+        model, model_file, training = sentencepieces.train_pieces(held, trained_size, method)
         counters["uncovered_bytes"] = training.uncovered_bytes
         counters["skipped_bytes"] = sampled_bytes - training.used_bytes - training.uncovered_bytes
     if model_file is not None:
@@ -90,11 +78,16 @@ def train_tokenizer(
     tokenizer = save_tokenizer(
         model, out_dir, eos_token, pad_token, config.special_tokens, template
     )
-    metrics |= {"vocab_size": tokenizer.vocab_size} | judge(documents, rows, tokenizer, config.seed)
+    metrics: dict[str, Any] = {
+        "kind": config.kind,
+        "strata": strata,
+        "vocab_size": tokenizer.vocab_size,
+        **judge(documents, rows, tokenizer, config.seed),
+    }
     if metrics["round_trip_frac"] < 1.0:
         raise StageFailure(
             f"the {config.kind} tokenizer does not give {1 - metrics['round_trip_frac']:.2%} of"
-            " documents back byte for byte; take one without normalisation that has a token for"
+            " documents back byte for byte; choose one without normalisation that has a token for"
             " every byte, e.g. tokenizer=bpe"
         )
     return Artifact(out_dir, "tokenizer", counters, metrics)
@@ -102,15 +95,12 @@ def train_tokenizer(
 
 def add_special_tokens(model: tokenizers.Tokenizer, tokens: tuple[str, ...], multiple: int) -> None:
     """Append special tokens, and reserved ones until the vocabulary is a multiple."""
-    model.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in tokens]
-    )
+    add_special(model, tokens)
     missing = -model.get_vocab_size(with_added_tokens=True) % multiple
     reserved = [RESERVED_TOKEN.format(number) for number in range(missing)]
     if taken := [token for token in reserved if model.token_to_id(token) is not None]:
         raise StageFailure(
-            f"{taken[0]} is a token of this tokenizer already; set tokenizer.pad_vocab_to=1"
+            f"the tokenizer has a token {taken[0]} already, so its vocabulary cannot be padded;"
+            " set tokenizer.pad_vocab_to=1"
         )
-    model.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in reserved]
-    )
+    add_special(model, reserved)

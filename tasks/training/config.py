@@ -32,8 +32,5 @@ class TrainStageConfig:
     def input_files(self) -> dict[str, Path]:
         """{name: file} of the model that training starts from. Raises ConfigError where it does
         not fit `model`."""
-        return (
-            {}
-            if self.train.init_from is None
-            else initial_model_files(self.train.init_from, self.model)
-        )
+        folder = self.train.init_from
+        return {} if folder is None else initial_model_files(folder, self.model)

@@ -41,14 +41,12 @@ def check_vocabulary(folder: Path, tokenizer: Path, num_ids: int) -> int:
     more, or mean other pieces."""
     from llm_core.huggingface.export import read_config
 
-    vocab_size, way_out = (
-        read_config(folder).vocab_size,
-        f"set tokenizer=import tokenizer.path={folder}",
-    )
+    vocab_size = read_config(folder).vocab_size
+    way_out = f"set tokenizer=import tokenizer.path={folder}"
     if num_ids > vocab_size:
         raise ConfigError(
-            f"the tokenizer has {num_ids} ids, the model in train.init_from ({folder})"
-            f" {vocab_size}; {way_out}"
+            f"the tokenizer has {num_ids} ids, but the model in train.init_from ({folder}) has"
+            f" only {vocab_size}; {way_out}"
         )
     theirs, ours = (_ids(place / TOKENIZER_FILE) for place in (folder, tokenizer))
     if theirs and ours and theirs != ours:
@@ -77,9 +75,6 @@ def _ids(file: Path) -> dict[str, int]:
         raise ConfigError(
             f"train.init_from: {file} is not a tokenizer ({error}); fetch it again"
         ) from error
-    pieces = (
-        vocabulary.items()
-        if isinstance(vocabulary, dict)
-        else ((row[0], number) for number, row in enumerate(vocabulary))
-    )
-    return dict(pieces)
+    if isinstance(vocabulary, dict):
+        return vocabulary
+    return {row[0]: number for number, row in enumerate(vocabulary)}  # Unigram: pairs with scores

@@ -11,7 +11,7 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from llm_core.printing import is_live, note
 from llm_core.training.metric_log import METRICS_FILE, is_of_run
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from llm_core.live import LiveBar
 
 TAIL_BYTES = 4096
+EVERY_S = 10.0
 
 
 class TrainingProgress:
     """`show(workdir)` may be called often; it reads the end of a file and prints at most every
-    `every_s` seconds."""
+    `EVERY_S` seconds."""
 
-    def __init__(self, num_steps: int, stream: TextIO | None = None, every_s: float = 10.0) -> None:
-        self._num_steps, self._stream, self._every_s = num_steps, stream, every_s
+    def __init__(self, num_steps: int) -> None:
+        self._num_steps = num_steps
         self._bar: LiveBar | None = None
         self._shown_step, self._shown_at = 0, time.monotonic()
         self._began_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -40,14 +41,11 @@ class TrainingProgress:
         row = last_train_row(workdir / METRICS_FILE)
         if row is None or row["step"] == self._shown_step:
             return
-        if is_live(self._stream):
+        if is_live():
             self._advance_bar(row)
             self._shown_step = row["step"]
-        elif time.monotonic() - self._shown_at >= self._every_s or row["step"] == self._num_steps:
-            note(
-                f"train: step {row['step']}/{self._num_steps}, loss {row['train_loss']:.3f}",
-                self._stream,
-            )
+        elif time.monotonic() - self._shown_at >= EVERY_S or row["step"] == self._num_steps:
+            note(f"train: step {row['step']}/{self._num_steps}, loss {row['train_loss']:.3f}")
             self._shown_step, self._shown_at = row["step"], time.monotonic()
 
     def _tell_events(self, path: Path) -> None:
@@ -68,13 +66,13 @@ class TrainingProgress:
                 row = json.loads(line)
                 if is_of_run(row) and row["at"] >= self._began_at:
                     self._told.add(line)
-                    note(f"train: {row['event']} (step {row['step']}): {row['what']}", self._stream)
+                    note(f"train: {row['event']} (step {row['step']}): {row['what']}")
 
     def _advance_bar(self, row: dict[str, Any]) -> None:
         from llm_core.live import LiveBar  # and with it rich, which only terminals need
 
         if self._bar is None:
-            self._bar = LiveBar("train", "step", row["step"], self._stream)
+            self._bar = LiveBar("train", "step", row["step"])
         self._bar.update(row["step"], self._num_steps, f"loss {row['train_loss']:.3f}")
         if row["step"] == self._num_steps:
             self.close()

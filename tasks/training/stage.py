@@ -103,8 +103,8 @@ def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> 
     num_ids = len(np.load(table, mmap_mode="r", allow_pickle=False))
     if 0 < config.model.vocab_size < num_ids:
         raise ConfigError(
-            f"model.vocab_size ({config.model.vocab_size}) must hold the {num_ids} ids of the"
-            " tokenizer; 0 takes them all"
+            f"model.vocab_size ({config.model.vocab_size}) is less than the {num_ids} ids of the"
+            " tokenizer; set it to 0 to take them all"
         )
     train, vocab_size = config.train, config.model.vocab_size or num_ids
     if train.init_from is not None:
@@ -136,6 +136,7 @@ def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None])
             preexec_fn=terminate_with_parent,
             env=trainer_environment(),
         )
+    # Whatever breaks here, a Ctrl-C included, must not leave a trainer that nobody waits for.
     try:
         while trainer.poll() is None:
             progress(workdir)
@@ -154,21 +155,15 @@ def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None])
     status = _judge(workdir, earlier, trainer.returncode)
     if status["outcome"] == "finished":
         return
+    reason = status.get("error")
     if status["outcome"] == "died":
         reason = (
             f"{status['cause']}, after step {status['step']}; run again to resume from the last"
             " checkpoint"
         )
-    else:
-        reason = status["error"]
-    lines = (
-        [] if status.get("refused") else log.read_text("utf-8", errors="replace").splitlines()[-15:]
-    )
-    raise StageFailure(
-        "\n".join(
-            [f"training failed: {reason}", *(f"  | {line}" for line in lines), f"whole log: {log}"]
-        )
-    )
+    said = log.read_text("utf-8", errors="replace").splitlines()[-15:]
+    lines = [f"  | {line}" for line in said if not status.get("refused")]
+    raise StageFailure("\n".join([f"training failed: {reason}", *lines, f"whole log: {log}"]))
 
 
 def _judge(workdir: Path, earlier: Mapping[str, Any], code: int) -> dict[str, Any]:
@@ -177,6 +172,7 @@ def _judge(workdir: Path, earlier: Mapping[str, Any], code: int) -> dict[str, An
     if status != earlier and status.get("outcome") in ("finished", "preempted", "failed", "died"):
         return status
     cause = f"the trainer {describe_end(code)}"
+    # Writing to a mapped file on a full disk ends in SIGBUS.
     if -code == signal.SIGBUS:
         cause += f"; {shutil.disk_usage(workdir).free / 1e9:.1f} GB are free in {workdir}"
     try:
@@ -200,24 +196,15 @@ def raise_if_preempted(run: RunConfig, workdir: Path) -> None:
     if status.get("outcome") == "preempted":
         raise StageInterrupted(
             f"training stopped at step {status['step']} of {run.train.num_steps} and saved; run"
-            " again to go on"
+            " again to resume"
         )
 
 
 def trainer_command(run: RunConfig, workdir: Path) -> list[str]:
     """One process runs the module itself, several are started by torchrun on a free port."""
-    module = (
-        "llm_core.training.launch" if run.parallel.num_processes > 1 else "llm_core.training.train"
-    )
-    return [
-        sys.executable,
-        "-m",
-        module,
-        "--config",
-        str(workdir / "config.json"),
-        "--workdir",
-        str(workdir),
-    ]
+    module = "launch" if run.parallel.num_processes > 1 else "train"
+    options = ("--config", str(workdir / "config.json"), "--workdir", str(workdir))
+    return [sys.executable, "-m", f"llm_core.training.{module}", *options]
 
 
 def trainer_environment() -> dict[str, str]:
@@ -252,6 +239,8 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
     status = read_status(workdir / STATUS_FILE)
     steps = [row for row in rows if "train_loss" in row]
     validations = [row for row in rows if "val_loss" in row]
+    attended = attended_tokens(timing, run.train.seq_len)
+    # The last step of every full stride; the very last one has `final_train_loss`.
     stride = -(-len(steps) // MAX_CURVE_POINTS)
     curve = steps[stride - 1 :: stride]
     metrics = {
@@ -264,9 +253,7 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         **speed(timing),
         "timing": series(timing),
         "peak_flops": {"per_device": status["peak_flops"], "is": status["peak_is"]},
-        "training_flops_per_token": run.model.training_flops_per_token(
-            attended_tokens(timing, run.train.seq_len)
-        ),
+        "training_flops_per_token": run.model.training_flops_per_token(attended),
         "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
         "val_curve": validations,
         "events": dict(Counter(event_name(row) for row in rows if "event" in row)),
@@ -279,10 +266,8 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
             "num_threads": status["num_threads"],
         },
     }
-    counters = {
-        "tokens": run.train.num_steps * run.train.tokens_per_step,
-        "steps": run.train.num_steps,
-    }
+    num_steps = run.train.num_steps
+    counters = {"tokens": num_steps * run.train.tokens_per_step, "steps": num_steps}
     return Artifact(out_dir, "train", counters, metrics)
 
 

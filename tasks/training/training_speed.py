@@ -13,27 +13,24 @@ from typing import Any
 
 Row = dict[str, Any]
 
-MAX_STRETCHES = 200
+MAX_INTERVALS = 200
 
 
 def tokens_per_s(timing: list[Row], tokens_per_step: int) -> float:
-    """Median over stretches."""
+    """Median over logging intervals."""
     return statistics.median(
         row["num_steps"] * tokens_per_step / row["elapsed_s"] for row in timing
     )
 
 
 def speed(timing: list[Row]) -> Row:
-    """Medians and extremes over stretches."""
-    found: Row = {
-        name: statistics.median(row[name] for row in timing)
-        for name in ("mfu_causal", "mfu_full")
-        if name in timing[0]
-    }
-    found["data_wait_frac"] = sum(row["data_wait_s"] for row in timing) / sum(
-        row["elapsed_s"] for row in timing
-    )
-    return found | {"max_memory_bytes": max(row["max_memory_bytes"] for row in timing)}
+    """Medians and extremes over logging intervals."""
+    names = [name for name in ("mfu_causal", "mfu_full") if name in timing[0]]
+    found: Row = {name: statistics.median(row[name] for row in timing) for name in names}
+    waited_s, elapsed_s = (sum(row[k] for row in timing) for k in ("data_wait_s", "elapsed_s"))
+    found["data_wait_frac"] = waited_s / elapsed_s
+    found["max_memory_bytes"] = max(row["max_memory_bytes"] for row in timing)
+    return found
 
 
 def attended_tokens(timing: list[Row], seq_len: int) -> float:
@@ -43,13 +40,13 @@ def attended_tokens(timing: list[Row], seq_len: int) -> float:
     return sum(row.get("attended_tokens", seq_len) * row["num_steps"] for row in timing) / num_steps
 
 
-def series(timing: list[Row], max_stretches: int = MAX_STRETCHES) -> list[Row]:
+def series(timing: list[Row], max_intervals: int = MAX_INTERVALS) -> list[Row]:
     """The rows, of neighbours joined until they are no more than asked for.
 
     Speeds of what is joined are means over its time, memory and the pace of the slowest rank its
     worst.
     """
-    size = max(1, -(-len(timing) // max_stretches))
+    size = max(1, -(-len(timing) // max_intervals))
     return [_joined(timing[begin : begin + size]) for begin in range(0, len(timing), size)]
 
 

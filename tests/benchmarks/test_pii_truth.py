@@ -18,7 +18,8 @@ SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 
 
 def _lines(name: str) -> list[dict]:
-    return [json.loads(line) for line in (SAMPLE / name).open(encoding="utf-8")]
+    with (SAMPLE / name).open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
 def test_recall_counts_covered_spans_of_the_right_type_in_code_points(tmp_path) -> None:

@@ -26,7 +26,6 @@ def stand_in_stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             function=name,
             libraries=(),
             entry_points=(),
-            reads_inputs=name == "ingest",
             accept=None,
         )
         monkeypatch.setitem(STAGES, name, stand_in)

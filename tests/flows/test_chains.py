@@ -181,7 +181,7 @@ def test_a_chain_is_never_broken_in_silence(store: list[str], tmp_path: Path) ->
     (record,) = read_records(root)
     record.outcome = "running"
     write_record(root, record)
-    with pytest.raises(ConfigError, match=f"made longer by run {record.run_id}"):
+    with pytest.raises(ConfigError, match=f"being extended by run {record.run_id}"):
         follow_chain(config)
     record.outcome = "completed"
     write_record(root, record)
@@ -260,7 +260,7 @@ def test_of_two_runs_that_make_a_chain_longer_in_one_moment_one_is_refused(
         (record,) = read_records(Store(tmp_path / "store"))
         complaint = refused.stderr.read().splitlines()[-1]
         assert complaint.startswith(
-            f"textmill: dedup.chain (crawl) is made longer by run {record.run_id}"
+            f"textmill: dedup.chain (crawl) is being extended by run {record.run_id}"
         )
         assert other.communicate("")[1] == "" and other.returncode == 0
     finally:

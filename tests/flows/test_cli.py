@@ -63,13 +63,14 @@ def test_want_of_memory_is_one_line(
         result = run_cli("run")
         assert (
             result["code"] == 2
-            and "memory has run out" in result["err"].splitlines()[-1]
+            and "out of memory" in result["err"].splitlines()[-1]
             and "Traceback" not in result["err"]
         )
 
 
 @pytest.mark.parametrize(
-    ("gone", "words"), [(False, "is not UTF-8; rename"), (True, "the current directory is gone")]
+    ("gone", "words"),
+    [(False, "is not UTF-8; rename"), (True, "the current directory no longer exists")],
 )
 def test_current_directory_that_cannot_be_started_from_is_one_line(
     gone: bool,
@@ -130,18 +131,18 @@ def test_defect_of_the_system_is_not_explained_away(
 def test_reader_of_stdout_that_goes_away_costs_no_traceback(tmp_path: Path) -> None:
     places = [f"store={tmp_path / 'store'}", f"state={tmp_path / 'state'}"]
     command = [sys.executable, "-m", "flows.cli", "plan", "source=sample", *places]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         cwd=CONF_DIR.parent,
         env=dict(os.environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    said = process.stderr.read()
-    assert process.wait() == 141 and said == ""
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert process.returncode == 141 and said == ""
 
 
 @pytest.mark.parametrize(

@@ -126,3 +126,28 @@ def test_a_table_folds_on_a_terminal_and_nowhere_else(monkeypatch: pytest.Monkey
     lines = table(("stage", "n", "why"), rows).splitlines()
     assert max(map(len, lines)) <= 80 and lines[2].startswith("ingest  12  word word")
     assert "\x1b" not in "".join(lines) and "[red]xxx" in "".join(lines)
+
+
+@pytest.mark.parametrize("columns", [40, 50, 60, 70, 80])
+def test_a_narrow_table_keeps_words_whole_and_leaves_out_columns(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    rows = [["contamination", "1,234 documents", "1,200 documents", "12.0", "0653e50e390ebbe2"]]
+    header = ("stage", "in", "out", "seconds", "key")
+    lines = table(header, rows, spare=("in", "seconds", "out")).splitlines()
+    words = set(" ".join(lines[2:]).split())
+    assert max(map(len, lines)) <= columns and {"contamination", "0653e50e390ebbe2"} <= words
+    assert words <= set(" ".join(rows[0]).split()), lines
+    assert ("in" in lines[0].split()) == (columns >= 70) and ("out" in lines[0]) == (columns >= 50)
+
+
+def test_a_table_without_rows_has_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "60")
+    assert table(("stage", "in", "", "key"), [], spare=("in",)).split()[:3] == [
+        "stage",
+        "in",
+        "key",
+    ]

@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows import cli
 from tasks.runtime import soundness
 from tasks.runtime.artifact import ARTIFACT_FILE
+from tasks.runtime.code import ROOT
 from tasks.runtime.graph import STAGES
 from tasks.runtime.store import Store
 from tests.flows.conftest import RunCli
+
+verify_command: Any = import_module("flows.commands.verify")
 
 
 def flip(file: Path) -> None:
@@ -194,6 +202,79 @@ def test_repair_without_a_source_sets_aside_what_is_damaged(
         == 0
     )
     assert "set aside" in capsys.readouterr().err and not made["quality"].exists()
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from tasks.runtime.store import Node, Store
+root, stage, key = sys.argv[1:]
+with Store(Path(root)).hold(Node(stage, key, key, {}, {}), print):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held(store: Path, stage: str, key: str) -> Iterator[int]:
+    """A process that makes a key, as another run does; its id."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(store), stage, key],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        yield process.pid
+        process.communicate()
+    assert process.returncode == 0
+
+
+def test_repair_leaves_alone_what_another_process_is_making(
+    made: dict[str, Path], places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = made["quality"]
+    part = tmp_path / "store" / ".parts" / "quality" / ("0" * 16) / "part"
+    part.mkdir(parents=True)
+    (part / "part.json").write_text("{}")
+    flip(artifact / "out.txt")
+    words = ["verify", "--repair", *places, "tracking=off", "orchestrator=none", "num_workers=1"]
+    with held(tmp_path / "store", "quality", artifact.name) as pid:
+        assert cli.main(words) == 1
+        out, err = capsys.readouterr()
+        assert json.loads(out.splitlines()[-1])["left"] == 2
+        lines = err.splitlines()
+        assert len(lines) == 2 and all("left as it is" in line for line in lines)
+        assert all(f"is being made by process {pid} on " in line for line in lines)
+        assert artifact.is_dir() and part.is_dir()
+    assert cli.main(words) == 0
+    assert not artifact.exists() and not part.exists()
+    assert list(part.parent.iterdir()) == []
+
+
+def test_repair_does_not_set_aside_what_was_rebuilt_meanwhile(
+    made: dict[str, Path],
+    places: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = made["quality"] / "out.txt"
+    sound, times = file.read_bytes(), file.stat()
+    flip(file)
+
+    def repaired(store: Store, config: object, words: object, damaged: object) -> object:
+        file.write_bytes(sound)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return repair(store, config, words, damaged)  # type: ignore[arg-type]
+
+    repair = verify_command._repair
+    monkeypatch.setattr(verify_command, "_repair", repaired)
+    words = ["verify", "--repair", *places, "tracking=off", "orchestrator=none", "num_workers=1"]
+    assert cli.main(words) == 0
+    assert "rebuilt or removed by another run meanwhile" in capsys.readouterr().err
+    assert file.read_bytes() == sound
 
 
 def test_verify_refuses_what_it_does_not_know(run_cli: RunCli) -> None:

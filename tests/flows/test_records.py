@@ -57,6 +57,16 @@ def test_many_runs_of_other_stages_leave_the_last_completed_run_of_each(
     assert kept & {item.path.name for item in unused(store, 0)}, "keep=0 asks for everything"
 
 
+def record_ingest(store: Store, digest: str) -> None:
+    """An artifact of one fetched file, and a run that used it."""
+    key, at = 16 * "a", "2026-01-01"
+    node = Node("ingest", key, "p", {"stage": "ingest", "inputs": {"a.jsonl": digest}}, {})
+    with store.hold(node, print) as out:
+        (out / "f").write_text("documents")
+        store.publish(node, Artifact(out, "ingest"), 0, 0, at)
+    write_record(store, RunRecord("r", "refresh", "shards", [], at, {"ingest": key}, {}))
+
+
 def test_fetched_files_that_no_recent_run_read_are_unused(tmp_path: Path, store: Store) -> None:
     cache = store.root / ".remote"
     cache.mkdir(parents=True)
@@ -68,15 +78,7 @@ def test_fetched_files_that_no_recent_run_read_are_unused(tmp_path: Path, store:
     digests = InputDigests(store.root / ".inputs.json").of(
         {name: cache / name for name in (read, old)}
     )
-    node = Node(
-        "ingest", 16 * "a", "p", {"stage": "ingest", "inputs": {"a.jsonl": digests[read]}}, {}
-    )
-    with store.hold(node, print) as out:
-        (out / "f").write_text("documents")
-        store.publish(node, Artifact(out, "ingest"), 0, 0, "2026-01-01")
-    write_record(
-        store, RunRecord("r", "refresh", "shards", [], "2026-01-01", {"ingest": 16 * "a"}, {})
-    )
+    record_ingest(store, digests[read])
     for name in (read, old, cut_off):
         os.utime(cache / name, (0, 0))
     items = [item for item in unused(store, 1) if item.kind == "remote"]
@@ -94,15 +96,7 @@ def test_fetched_files_that_a_damaged_ingest_is_rebuilt_from_are_kept(
     fetched = cache / f"{0:032x}.jsonl"
     fetched.write_text("fetched")
     digests = InputDigests(store.root / ".inputs.json").of({"a": fetched})
-    node = Node(
-        "ingest", 16 * "a", "p", {"stage": "ingest", "inputs": {"a.jsonl": digests["a"]}}, {}
-    )
-    with store.hold(node, print) as out:
-        (out / "f").write_text("documents")
-        store.publish(node, Artifact(out, "ingest"), 0, 0, "2026-01-01")
-    write_record(
-        store, RunRecord("r", "refresh", "shards", [], "2026-01-01", {"ingest": 16 * "a"}, {})
-    )
+    record_ingest(store, digests["a"])
     os.utime(fetched, (0, 0))
     (store.path("ingest", 16 * "a") / damaged).write_text("other")
     assert not [item for item in unused(store, 1) if item.kind == "remote"]

@@ -141,21 +141,21 @@ def test_sweep_that_is_stopped_while_others_run_its_jobs_says_so(
 
 
 @pytest.mark.parametrize(
-    ("codes", "num_begun", "code", "status"),
+    ("codes", "num_begun", "code", "outcome"),
     [
-        ([0, 0], 2, 0, "FINISHED"),
-        ([0, 2], 2, 2, "FAILED"),
-        ([2, 1], 2, 2, "FAILED"),
-        ([0, None], 2, 1, "FAILED"),
-        ([0, 143, None], 2, 143, "KILLED"),
-        ([75, None], 1, 75, "KILLED"),
+        ([0, 0], 2, 0, "completed"),
+        ([0, 2], 2, 2, "failed"),
+        ([2, 1], 2, 2, "failed"),
+        ([0, None], 2, 1, "failed"),
+        ([0, 143, None], 2, 143, "interrupted"),
+        ([75, None], 1, 75, "interrupted"),
     ],
 )
-def test_code_and_status_of_a_sweep_are_those_of_its_runs(
-    codes: list[int | None], num_begun: int, code: int, status: str
+def test_code_and_outcome_of_a_sweep_are_those_of_its_runs(
+    codes: list[int | None], num_begun: int, code: int, outcome: str
 ) -> None:
     result = SweepResult(codes, num_begun)
-    assert (result.exit_code, result.status) == (code, status)
+    assert (result.exit_code, result.outcome) == (code, outcome)
 
 
 def test_a_defect_costs_its_own_point(
@@ -264,7 +264,7 @@ def test_what_is_not_supported_is_refused_in_one_line(
     stand_in_stages: list[str], run_cli: RunCli
 ) -> None:
     for override, hint in {
-        "hydra/sweeper=optuna": "points of a sweep are given",
+        "hydra/sweeper=optuna": "as overrides: optim.lr=1e-3,3e-3",
         "hydra.sweeper.params={optim.lr: '1,2'}": "as overrides",
         "hydra/launcher=nowhere": "hydra/launcher (nowhere) is not a choice",
         "hydra/launcher=basic,basic": "give one",

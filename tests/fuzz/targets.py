@@ -33,7 +33,7 @@ PRELOADED = (
     *(
         "tasks.runtime.artifact",
         "tasks.shards.exchange",
-        "tasks.fasttext.loading",
+        "tasks.fasttext.files",
         "tasks.readers.pages",
     ),
     *(
@@ -123,7 +123,7 @@ def _readers() -> dict[str, Target]:
 
 
 def _fasttext(data: bytes, folder: Path) -> None:
-    from tasks.fasttext.loading import load_fasttext
+    from tasks.fasttext.files import load_fasttext
 
     (folder / "model.bin").write_bytes(data)
     try:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_core.config import ConfigError, build, to_plain
+from llm_core.config import ConfigError, build, check_bounds, to_plain
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Outer:
             r"inner.num_perms \(2.5\) must be a whole number",
         ),
         ({"name": "x", "inner": {"num_perms": True}}, "must be a whole number"),
-        ({"name": "x", "inner": {"num_perms": 3}}, r"inner: num_perms \(3\) must be even; try 4"),
+        ({"name": "x", "inner": {"num_perms": 3}}, r"inner\.num_perms \(3\) must be even; try 4"),
         ({"name": "x", "kind": "bpee"}, r"kind \(bpee\) is not a choice; did you mean bpe"),
         ({"name": "x", "sizes": 3}, "sizes .* must be a list"),
         ({"name": "x", "sizes": ["a"]}, r"sizes\[0\] .* must be a whole number"),
         ({"name": "x", "flag": "yes"}, "flag .* must be true or false"),
         ({"name": None}, "name must not be null"),
         ({"name": "x", "inner": 4}, "inner must be a group of values"),
-        ({"name": "x", "table": {"a": "b"}}, "table.a .* must be a number"),
+        ({"name": "x", "table": {"a": "b"}}, "table.a .* must be a finite number"),
         ({}, "name has no value; set it"),
     ],
 )
@@ -69,7 +69,7 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 10**400])
 def test_what_is_no_finite_number_is_refused(number: float) -> None:
-    with pytest.raises(ConfigError, match=r"table\.a .* must be a number, and finite"):
+    with pytest.raises(ConfigError, match=r"table\.a .* must be a finite number"):
         build(Outer, {"name": "x", "table": {"a": number}})
 
 
@@ -97,3 +97,25 @@ def test_plain_form_builds_back_to_the_same_config(config: Outer) -> None:
 
 def test_whole_number_written_as_float_is_a_count() -> None:
     assert build(Inner, {"num_perms": 1e3}).num_perms == 1000
+
+
+@dataclass(frozen=True)
+class Bounded:
+    frac: float = 0.5
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self, frac=(0, 1), count=(1, None))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"frac": 1.5}, r"^frac \(1\.5\) must be from 0 to 1; the default is 0\.5$"),
+        ({"count": 0}, r"^count \(0\) must be at least 1; the default is null$"),
+    ],
+)
+def test_a_value_outside_of_its_bounds_is_named_with_them(values: dict, message: str) -> None:
+    assert Bounded(frac=0, count=None) and Bounded(frac=1, count=1)
+    with pytest.raises(ConfigError, match=message):
+        Bounded(**values)

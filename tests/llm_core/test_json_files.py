@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_core import json_files
+from llm_core.config import ConfigError
 from llm_core.json_files import (
+    MAX_BYTES,
     MAX_DEPTH,
     MAX_DIGITS,
     UnreadableJson,
+    dump_json,
     is_inside,
     is_plain_name,
     parse_json,
@@ -63,6 +67,47 @@ def test_whatever_is_not_json_is_one_error(data: bytes | str) -> None:
 def test_depth_and_digits_are_bounded(text: str, words: str) -> None:
     with pytest.raises(UnreadableJson, match=words):
         parse_json(text)
+
+
+@given(VALUES, st.booleans(), st.sampled_from([None, 1]))
+def test_ordinary_json_is_written_so_that_it_is_read(
+    value: object, ascii_only: bool, indent: int | None
+) -> None:
+    assert parse_json(dump_json("a.json", value, ensure_ascii=ascii_only, indent=indent)) == value
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({"depth": nested(MAX_DEPTH)}, "nested deeper than 64 levels"),
+        ({"digits": 10**MAX_DIGITS}, "a number of more than 100 digits"),
+        ({"bytes": "x" * 90}, "more than 100 bytes"),
+        ({"bytes": "\u20ac" * 30}, "more than 100 bytes"),
+        ({"bytes": "\x9b" * 15}, "more than 100 bytes"),
+    ],
+)
+def test_what_would_not_be_read_again_is_not_written(
+    value: object, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_files, "MAX_BYTES", 100 if "bytes" in why else MAX_BYTES)
+    with pytest.raises(ConfigError) as caught:
+        dump_json("a.json", value, ensure_ascii=False)
+    said = f"a.json would be JSON that is not read again ({why}); shorten what it records"
+    assert str(caught.value) == said
+
+
+def test_what_is_written_may_be_as_large_as_what_is_read(tmp_path: Path) -> None:
+    value = [nested(MAX_DEPTH - 1), 10 ** (MAX_DIGITS - 1)]
+    file = tmp_path / "a.json"
+    file.write_text(dump_json(file.name, value))
+    assert read_json(file) == value
 
 
 def test_what_stands_in_strings_is_not_counted() -> None:

@@ -1,2 +1,1 @@
-"""Splits the layers over processes and runs their schedules. Read `stages.py`, then
-`pipeline.py`."""
+"""Splits layers over processes and runs schedules. Read `stages.py`, then `pipeline.py`."""

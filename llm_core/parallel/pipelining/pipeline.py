@@ -123,16 +123,13 @@ class Pipeline:
 
     @torch.no_grad()
     def forward(self, ids_BT: Tensor, targets_BT: Tensor, **rows: Tensor) -> Tensor | None:
-        """losses_BT on the last stage, None elsewhere. Every process of the pipeline must call
-        it."""
+        """losses_BT on the last stage, None elsewhere. Every process must call it."""
         rank, (batch, tokens) = dist.get_rank(self.group), ids_BT.shape
         shape = batch, tokens // self.stream_pieces, self.model.config.dim
         out: Any = ids_BT
         for stage in range(self.plan.num_stages):
-            source, owner = (
-                self.plan.owner_of(stage - 1) if stage else None,
-                self.plan.owner_of(stage),
-            )
+            owner = self.plan.owner_of(stage)
+            source = self.plan.owner_of(stage - 1) if stage else None
             if rank == source != owner:
                 dist.send(out.contiguous(), group=self.group, group_dst=owner)
             if rank != owner:
@@ -152,10 +149,8 @@ class Pipeline:
         first, last = self.plan.owner_of(0), self.plan.owner_of(self.plan.num_stages - 1)
         rank = dist.get_rank(self.group)
         if first == last == rank:
-            one, other = (
-                _local(self.model.embedding.weight.grad),
-                _local(self.model.head.weight.grad),
-            )
+            ends = self.model.embedding, self.model.head
+            one, other = (_local(end.weight.grad) for end in ends)
             other.copy_(one.add_(other))
         elif rank in (first, last):
             mine = _local((self.model.embedding if rank == first else self.model.head).weight.grad)
@@ -165,6 +160,7 @@ class Pipeline:
             receives = dist.P2POp(dist.irecv, theirs, group=self.group, group_peer=peer)
             for work in dist.batch_isend_irecv([sends, receives]):
                 work.wait()
+            # Both sides add the same two numbers, and the order of two changes no bit.
             mine.add_(theirs)
 
     def _schedule(self, num_micro_batches: int) -> Any:

@@ -30,8 +30,7 @@ def has_copies(config: ModelConfig, plan: StagePlan) -> bool:
 def split_model(
     config: ModelConfig, plan: StagePlan, rank: int
 ) -> tuple[Transformer, dict[int, Transformer]]:
-    """(model, stages) of a process on the meta device: all it holds, and a model for each of its
-    stages over the same modules."""
+    """(model, stages) of a process on the meta device; stages are models over its modules."""
     with torch.device("meta"):
         whole = Transformer(config)
         if has_copies(config, plan):

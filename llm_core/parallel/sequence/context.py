@@ -65,8 +65,7 @@ class Context:
     def mix(
         self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, mask: Mask, backend: Backend
     ) -> Tensor:
-        """As `attend` over whole rows: mixed_BHTD of the queries of this process. The mask is of
-        whole rows."""
+        """As `attend` over whole rows, and their mask: mixed_BHTD of this process's queries."""
         assert isinstance(mask, AttentionMask), "a cache holds whole rows"
         if self.kind == "ring":
             return Ring(self.group, self.balanced).attend(q_BHTD, k_BHTD, v_BHTD, mask, backend)
@@ -91,15 +90,14 @@ class Context:
         columns = torch.arange(num_tokens, device=device)
         if not self.balanced:
             return columns
+        # Chunks r and 2n - 1 - r go to process r.
         early, late = columns.view(2, self.size, -1)
         return torch.stack((early, late.flip(0)), dim=1).flatten()
 
     def _in_order(self, x: Tensor, dim: int) -> Tensor:
-        return (
-            x.index_select(dim, self._order(x.shape[dim], x.device).argsort())
-            if self.balanced
-            else x
-        )
+        if not self.balanced:
+            return x
+        return x.index_select(dim, self._order(x.shape[dim], x.device).argsort())
 
     def _heads_for_tokens(self, x_BHTD: Tensor) -> Tensor:
         """All heads of some tokens → some heads of all tokens."""

@@ -33,8 +33,7 @@ from llm_core.model.precision import HALF_DTYPES
 # heads · D width of a head
 
 MAX_SCORES = 1 << 24
-"""Scores that PLAIN makes at a time, or those of one query where they are more; backward has two
-more tensors of as many."""
+"""Scores of PLAIN at a time, or of one query if more; backward has two more such tensors."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ class PartMask:
         return self.queries == self.keys
 
     def allowed(self, some: slice, device: torch.device) -> Tensor | None:
-        """allowed_B1QK of some of the queries; None: all may attend all keys. Recomputed for each
-        layer, as rows may be long."""
+        """allowed_B1QK of some queries; None: all keys. Made per layer, as rows may be long."""
         if self.mask.is_plainly_causal and self.keys[-1] <= self.queries[0]:
             return None
         queries = self.queries[some]
@@ -145,10 +143,7 @@ def _flash_gradients(
         x.transpose(1, 2) for x in (grad_BHQD, q_BHQD, k_BGKD, v_BGKD, mixed_BHQD)
     )
     # The states of a generator, which is asked for dropout only.
-    states = (
-        torch.zeros(2, dtype=torch.uint64, device=q.device),
-        torch.empty(0, dtype=torch.uint64, device=q.device),
-    )
+    states = (torch.zeros(n, dtype=torch.uint64, device=q.device) for n in (2, 0))
     sizes = q.shape[1], k.shape[1]
     lse_BHQ = lse_BHQ.contiguous()  # the kernel asks for no strides of it
     found = flash_backward(
@@ -195,6 +190,7 @@ def _plain_gradients(
         weights_BGRK = (_scores(q_BGRD, k_BGKD, mask, some) - lse_BGR1).exp_()
         dv_BGKD += _product(weights_BGRK.mT, grad_BGRD)
         dweights_BGRK = _product(grad_BGRD, v_BGKD.mT)
+        # Row sums of grad x mixed stand for those over all parts (Dao 2023, algorithm 2).
         dscores_BGRK = weights_BGRK.mul_(
             dweights_BGRK - (grad_BGRD * mixed_BGRD).sum(-1, keepdim=True)
         )
@@ -223,8 +219,7 @@ def _scores(q_BGRD: Tensor, k_BGKD: Tensor, mask: PartMask, some: slice) -> Tens
 
 
 def _product(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
-    """scale · a @ b, as an operation of its own: selective recomputing keeps products of layers,
-    and must not keep scores."""
+    """scale · a @ b by another operation than layers use, whose products recomputing keeps."""
     zero = a.new_zeros(())
     return torch.baddbmm(zero, a.flatten(0, 1), b.flatten(0, 1), beta=0, alpha=scale).unflatten(
         0, a.shape[:2]

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from llm_core.model.attend import Backend
 from llm_core.model.masks import AttentionMask
+from llm_core.model.precision import product_dtype
 from llm_core.parallel.sequence.partial import (
     FLASH,
     PLAIN,
@@ -69,17 +70,12 @@ class Ring:
 
         backend: sdpa, or reference for explicit scores everywhere.
         """
-        device = q_BHTD.device.type
-        if torch.is_autocast_enabled(device):
-            q_BHTD, k_BGTD, v_BGTD = (
-                x.to(torch.get_autocast_dtype(device)) for x in (q_BHTD, k_BGTD, v_BGTD)
-            )
+        q_BHTD, k_BGTD, v_BGTD = (x.to(product_dtype(x)) for x in (q_BHTD, k_BGTD, v_BGTD))
         kernel = FLASH if backend == "sdpa" and takes_flash(q_BHTD, mask) else PLAIN
         return cast(Tensor, _RoundTrip.apply(q_BHTD, k_BGTD, v_BGTD, self, mask, kernel))
 
     def pass_on(self, x: Tensor) -> Callable[[], Tensor]:
-        """Send it to the next process; what waits for, and gives, the like of it from the one
-        before."""
+        """Send it to the next process; the result waits for the like from the one before."""
         if self.size == 1:
             return lambda: x
         arriving = torch.empty_like(x)
@@ -151,12 +147,9 @@ class _RoundTrip(torch.autograd.Function):
         kernel: Kernel,
     ) -> Tensor:
         num_tokens = q_BHTD.shape[2] * ring.size
-        mixed_BHTD = torch.zeros_like(
-            q_BHTD, dtype=precise_dtype(q_BHTD.dtype), memory_format=torch.contiguous_format
-        )
-        lse_BHT = torch.full_like(
-            mixed_BHTD[..., 0], -math.inf, memory_format=torch.contiguous_format
-        )
+        mixed_BHTD = q_BHTD.new_zeros(q_BHTD.shape, dtype=precise_dtype(q_BHTD.dtype))
+        # What `merge` begins with: no key so far, so weight 0.
+        lse_BHT = mixed_BHTD.new_full(q_BHTD.shape[:-1], -math.inf)
         with torch.autocast(q_BHTD.device.type, enabled=False):
             for owner, (k, v) in ring.turns(torch.stack((k_BGTD, v_BGTD))):
                 for at, of, part in ring.parts(owner, num_tokens, mask):
@@ -189,15 +182,10 @@ class _RoundTrip(torch.autograd.Function):
                     dkv_2BGTD[0][:, :, of] += dk
                     dkv_2BGTD[1][:, :, of] += dv
                 if arriving is not None:
+                    # Of the same owner: gradients travel one turn behind the keys they belong to.
                     dkv_2BGTD += arriving()
                 arriving = ring.pass_on(dkv_2BGTD)
         assert arriving is not None, "a ring has a first turn"
         dk_BGTD, dv_BGTD = arriving()
-        return (
-            dq_BHTD.to(q_BHTD.dtype),
-            dk_BGTD.to(q_BHTD.dtype),
-            dv_BGTD.to(q_BHTD.dtype),
-            None,
-            None,
-            None,
-        )
+        gradients = (x.to(q_BHTD.dtype) for x in (dq_BHTD, dk_BGTD, dv_BGTD))
+        return *gradients, None, None, None

@@ -68,9 +68,8 @@ def _distinct(found: list[np.ndarray]) -> np.ndarray:
 
 def rows_that_may_share(keys: np.ndarray) -> np.ndarray:
     """Rows whose key may occur twice, ascending: all that do, and a few more."""
-    bits = max(
-        16, min(33, int(len(keys) * 8).bit_length())
-    )  # one key in about ten is taken for another
+    # Eight to sixteen places a key: one in about ten is taken for another.
+    bits = max(16, min(33, int(len(keys) * 8).bit_length()))
     once, twice = np.zeros(1 << (bits - 6), np.uint64), np.zeros(1 << (bits - 6), np.uint64)
     return _shared_rows(keys, once, twice, bits)
 

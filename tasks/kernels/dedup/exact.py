@@ -71,11 +71,8 @@ def exact_forms() -> np.ndarray:
     contextual[0x1100:0x1200] = True  # conjoining Jamo
     for code_point in range(_LAST_LOOKED_UP):
         char = chr(code_point)
-        if (
-            len(char.casefold()) != 1
-            or unicodedata.category(char)[0] == "M"
-            or not unicodedata.is_normalized("NFC", char)
-        ):
+        is_plain = len(char.casefold()) == 1 and unicodedata.is_normalized("NFC", char)
+        if not is_plain or unicodedata.category(char)[0] == "M":
             contextual[code_point] = not char.isspace()
         pieces = unicodedata.decomposition(char).split()
         if len(pieces) == 2 and not pieces[0].startswith("<"):
@@ -111,10 +108,8 @@ def _fold_plain(buf, begin, end, forms, out):  # type: ignore[no-untyped-def]
                 next_word = pos + 8
             else:
                 blanks = ascii_between(word, 0x09, 0x0D) | ascii_between(word, 0x1C, 0x20)
-                doubled = (blanks & (blanks << np.uint64(8))) | (
-                    blanks & np.uint64(0x80 if before == 0x20 else 0)
-                )
-                if not doubled:
+                first = np.uint64(0x80 if before == 0x20 else 0)
+                if not blanks & (blanks << np.uint64(8) | first):  # no two in a row
                     of_blanks = (blanks >> np.uint64(7)) * np.uint64(0xFF)
                     lowered = word | (ascii_between(word, 0x41, 0x5A) >> np.uint64(2))
                     store_word(out, size, (lowered & ~of_blanks) | (_BLANKS & of_blanks))

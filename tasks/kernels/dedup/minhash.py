@@ -23,9 +23,8 @@ EMPTY = np.uint32(0xFFFFFFFF)
 def make_permutations(num_perms: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Odd multipliers and increments, both uint32; numpy keeps the stream of RandomState frozen."""
     random = np.random.RandomState(seed)
-    multipliers = random.randint(0, 1 << 31, num_perms, dtype=np.uint32) * np.uint32(2) + np.uint32(
-        1
-    )
+    halves = random.randint(0, 1 << 31, num_perms, dtype=np.uint32)
+    multipliers = halves * np.uint32(2) + np.uint32(1)
     increments = random.randint(0, 1 << 32, num_perms, dtype=np.uint32)
     return multipliers, increments
 

@@ -80,12 +80,9 @@ def choose_survivors(shingles, begins, a, b, jaccard, threshold, before):  # typ
             other = survivor[a[end]]
             if jaccard[end] >= threshold and other != tried and (best < 0 or other < best):
                 tried = other
-                direct = other == a[end]
-                s = (
-                    jaccard[end]
-                    if direct
-                    else jaccard_of_sets(shingles, begins, other, member, threshold)
-                )
+                s = jaccard[end]
+                if other != a[end]:
+                    s = jaccard_of_sets(shingles, begins, other, member, threshold)
                 if s >= threshold:
                     best, best_similarity = other, s
             end += 1

@@ -16,9 +16,17 @@ import numpy as np
 from numba import int64, njit, uint64
 
 from tasks.kernels.dedup.minhash import update_signature
-from tasks.kernels.text.chars import _HASH_PRIME as HASH_PRIME
-from tasks.kernels.text.chars import _HASH_SEED as HASH_SEED
-from tasks.kernels.text.chars import APOSTROPHE, LETTER, MARK, SPACE, UNSEGMENTED, decode, mix64
+from tasks.kernels.text.chars import (
+    APOSTROPHE,
+    HASH_PRIME,
+    HASH_SEED,
+    LETTER,
+    MARK,
+    SPACE,
+    UNSEGMENTED,
+    decode,
+    mix64,
+)
 
 SHINGLE_BASE = np.uint64(0x9E3779B97F4A7C15)
 
@@ -95,11 +103,8 @@ def _walk(buf, begin, end, with_signs, classes, folds, out):  # type: ignore[no-
             c = ((c & 0x1F) << 6) | (int64(buf[pos]) & 0x3F)
             pos += uint64(1)
         elif (c & 0xF0) == 0xE0 and pos + uint64(1) < stop:
-            c = (
-                ((c & 0x0F) << 12)
-                | ((int64(buf[pos]) & 0x3F) << 6)
-                | (int64(buf[pos + uint64(1)]) & 0x3F)
-            )
+            c = ((c & 0x0F) << 12) | ((int64(buf[pos]) & 0x3F) << 6)
+            c |= int64(buf[pos + uint64(1)]) & 0x3F
             pos += uint64(2)
         elif c >= 0x80:
             c, after = decode(buf, int64(start), end)
@@ -212,9 +217,8 @@ def document_shingles(buf, begin, end, shingle_units, classes, folds, out):  # t
     for i in range(shingle_units - 1):
         highest = uint64(highest * SHINGLE_BASE)
         h = uint64(h * SHINGLE_BASE + out[i])
-    for i in range(
-        num_units - shingle_units + 1
-    ):  # in place: unit i leaves the window when shingle i is written
+    # In place: unit i leaves the window when shingle i is written.
+    for i in range(num_units - shingle_units + 1):
         h = uint64(h * SHINGLE_BASE + out[i + shingle_units - 1])
         leaving = uint64(out[i] * highest)
         out[i] = mix64(h)

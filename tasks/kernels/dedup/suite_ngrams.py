@@ -63,12 +63,8 @@ def text_ngrams(buf, length_units, min_units, classes, folds):  # type: ignore[n
     hashes = np.empty(num, np.uint64)
     for i in range(num):
         hashes[i] = ngram_hash(sums, powers, i, length)
-    return (
-        hashes,
-        length,
-        starts[:num].copy(),
-        stops[max(length - 1, 0) : max(length - 1, 0) + num].copy(),
-    )
+    last = max(length - 1, 0)
+    return hashes, length, starts[:num].copy(), stops[last : last + num].copy()
 
 
 @njit(cache=True, nogil=True)

@@ -76,9 +76,8 @@ def add_rows(
             builder.store(builder.load(floats_at(total, k), align=4), sums)
             with cgutils.for_range(builder, count) as loop:
                 row = builder.load(builder.gep(which, [loop.index]))
-                more = builder.load(
-                    floats_at(rows, builder.add(builder.mul(row, width), k)), align=4
-                )
+                place = builder.add(builder.mul(row, width), k)
+                more = builder.load(floats_at(rows, place), align=4)
                 builder.store(builder.fadd(builder.load(sums), more), sums)
             builder.store(builder.load(sums), floats_at(total, k), align=4)
         return context.get_dummy_value()
@@ -116,13 +115,11 @@ def find_word(buf, limit, start, stop, value, slots, mask, word_bytes, word_ends
                 word_bytes, first + pos - start
             ):
                 pos += 8
-            if (
-                pos < stop and stop - pos < 8 and pos + 8 <= limit
-            ):  # what lies behind the words is shifted out of both
+            # What lies behind the words is shifted out of both.
+            if pos < stop and stop - pos < 8 and pos + 8 <= limit:
                 different = load_word(buf, pos) ^ load_word(word_bytes, first + pos - start)
-                pos = (
-                    stop if different << np.uint64(8 * (8 - (stop - pos))) == np.uint64(0) else pos
-                )
+                rest = different << np.uint64(8 * (8 - (stop - pos)))
+                pos = stop if rest == np.uint64(0) else pos
             else:
                 while pos < stop and buf[pos] == word_bytes[first + pos - start]:
                     pos += 1

@@ -30,9 +30,8 @@ def char_table(marks: tuple[int, ...]) -> np.ndarray:
             lowered[code_point] = ord(lower)
     kinds = np.zeros(NUM_CODE_POINTS, np.uint32)
     known = np.flatnonzero(char_classes())
-    kinds[[0, *(c for c in known.tolist() if chr(c).isspace())]] = (
-        SPACE_BIT  # NUL parts words for fastText too
-    )
+    # NUL separates words for fastText too.
+    kinds[[0, *(c for c in known.tolist() if chr(c).isspace())]] = SPACE_BIT
     kinds[[c for c in known.tolist() if chr(c).isalpha()]] |= LETTER_BIT
     kinds[list(marks)] |= MARK_BIT
     table = lowered | kinds << KIND_AT
@@ -48,14 +47,8 @@ def put(word, size, char):  # type: ignore[no-untyped-def]
     last = tail | (wide & np.uint64(0x3F))
     second = tail | ((wide >> np.uint64(6)) & np.uint64(0x3F))
     if char >= 0x800 and char < 0x10000:
-        store_word(
-            word,
-            size,
-            np.uint64(0xE0)
-            | (wide >> np.uint64(12))
-            | (second << _EIGHT)
-            | (last << np.uint64(16)),
-        )
+        first = np.uint64(0xE0) | (wide >> np.uint64(12))
+        store_word(word, size, first | (second << _EIGHT) | (last << np.uint64(16)))
         return size + 3
     if char < 0x80:
         word[size] = char

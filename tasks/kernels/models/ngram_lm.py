@@ -22,7 +22,6 @@ from tasks.kernels.text.chars import mix64
 
 UNKNOWN, BEGIN, END = 0, 1, 2
 FIRST_WORD = 3
-MAX_ORDER = 6
 
 
 @njit(cache=True, nogil=True)
@@ -60,9 +59,8 @@ def find_node(slots, keys, prefix, word):  # type: ignore[no-untyped-def]
 def score_words(words, begins, order, slots, keys, log10_probs, log10_weights, out):  # type: ignore[no-untyped-def]
     """out[i] = log10 p(row i), its end included: words[begins[i]:begins[i + 1]] between BEGIN and
     END."""
-    contexts = np.zeros(
-        order + 1, np.int64
-    )  # contexts[k]: node of the last k words; 0 for k > 0 where unseen
+    # contexts[k]: node of the last k words; 0 for k > 0 where unseen.
+    contexts = np.zeros(order + 1, np.int64)
     nodes = np.zeros(order + 1, np.int64)
     for row in range(begins.size - 1):
         for k in range(order + 1):  # loops and not slices: they compile in a fraction of the time
@@ -79,9 +77,8 @@ def score_words(words, begins, order, slots, keys, log10_probs, log10_weights, o
                 if n > 1 and contexts[n - 1] == 0:
                     break
                 node = find_node(slots, keys, contexts[n - 1], word)
-                if (
-                    node == 0
-                ):  # then no longer one was seen either: its end would have been seen with it
+                # Then no longer one was seen either: its end would have been seen with it.
+                if node == 0:
                     break
                 nodes[n], longest = node, n
             total += log10_probs[nodes[longest]]  # every word id has a node: longest is at least 1

@@ -118,12 +118,8 @@ def class_probabilities(  # type: ignore[no-untyped-def]
     text, limit, kinds = pointers(buf), np.int64(buf.size), pointers(classes)
     (slots, word_bytes, word_ends), (bits, firsts) = pointers((words, grams))
     slot_mask = np.int64(words[0].size - 1)
-    num_words, num_classes, longest, ngrams = (
-        np.int64(words[2].size),
-        outputs.shape[0],
-        max(lengths[1], 0),
-        lengths[4],
-    )
+    num_words, num_classes = np.int64(words[2].size), outputs.shape[0]
+    longest, ngrams = max(lengths[1], 0), lengths[4]
     buckets, pruned, width = np.uint64(lengths[2]), grams[0].size > 0, np.int64(rows.shape[1])
     sizes = lengths[0], lengths[1], lengths[2], num_words, pruned
     room = np.int64(0)
@@ -131,11 +127,8 @@ def class_probabilities(  # type: ignore[no-untyped-def]
         length = offsets[d + 1] - offsets[d]
         room = length if length > room else room
     room = (room if room < most_bytes else most_bytes) + 2  # words, with the end of the line
-    starts, stops, hashes = (
-        np.empty(room, np.int64),
-        np.empty(room, np.int64),
-        np.empty(room, np.uint32),
-    )
+    starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)
+    hashes = np.empty(room, np.uint32)
     # A word of one byte has three characters with its marks.
     which = np.empty(room * (1 + 3 * longest + ngrams) + 1, np.int64)
     marked, marks = np.empty(room + 2 + longest, np.uint8), np.empty(room + 3, np.int32)

@@ -54,11 +54,8 @@ many rows it has."""
 _KEPT_BYTES, _COUNT_AT = 40, 5
 _LEAST_SCORE = np.float32(math.log(1e-5))
 
-_HIGH, _LOW, _EACH = (
-    np.uint64(0x8080808080808080),
-    np.uint64(0x7F7F7F7F7F7F7F7F),
-    np.uint64(0x0101010101010101),
-)
+_HIGH, _LOW = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
+_EACH = np.uint64(0x0101010101010101)
 _ONE, _SEVEN = np.uint64(1), np.uint64(7)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -102,9 +99,8 @@ def _best_leaf(products, children, num_nodes, written, row, stack, scores):  # t
             if written[row * num_leaves + node]:
                 best, best_score = node, score
             continue
-        right = np.float32(
-            1.0 / np.float64(np.float32(1) + np.float32(math.exp(-products[node - num_leaves])))
-        )
+        exponential = np.float32(math.exp(-products[node - num_leaves]))
+        right = np.float32(1.0 / np.float64(np.float32(1) + exponential))
         for side in range(2):  # the left is walked first: it lies on top
             part = right if side == 0 else np.float32(1.0 - np.float64(right))
             stack[depth] = children[2 * (node - num_leaves) + 1 - side]
@@ -122,16 +118,12 @@ def _read_word(  # type: ignore[no-untyped-def]
     value = FNV_SEED
     for i in range(1, size - 1):
         value = fnv(value, word[i])
-    number = find_word(
-        word, limit, np.int64(1), size - 1, value, slots, mask, word_bytes, word_ends
-    )
-    count = np.int64(0)
+    first, last, count = np.int64(1), size - 1, np.int64(0)
+    number = find_word(word, limit, first, last, value, slots, mask, word_bytes, word_ends)
     if number >= 0:
         which[0] = number
         count = np.int64(1)
-    elif is_label(
-        word, np.int64(1), size - 1
-    ):  # fastText takes it for a label of the text and does not read it
+    elif is_label(word, first, last):
         return np.int64(0)
     return find_rows(word, size, sizes, bits, firsts, starts, which, count)
 
@@ -144,21 +136,9 @@ def _mix(key, more):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def best_labels(  # type: ignore[no-untyped-def]
-    buf,
-    begins,
-    ends,
-    scripts,
-    chars,
-    words,
-    lengths,
-    grams,
-    rows,
-    tree,
-    written,
-    arabic,
-    room,
+    buf, begins, ends, scripts, chars, words, lengths, grams, rows, tree, written, arabic, room,
     found,
-):
+):  # fmt: skip
     """Write the best label (-1: none), its probability and the bits of `facts` of each text,
     buf[begins[d]:ends[d]].
 
@@ -271,19 +251,9 @@ def best_labels(  # type: ignore[no-untyped-def]
                 else:
                     word[size] = 0x3E
                     num_rows = _read_word(
-                        word,
-                        size + 1,
-                        word_room,
-                        sizes,
-                        slots,
-                        slot_mask,
-                        word_bytes,
-                        word_ends,
-                        bits,
-                        firsts,
-                        starts,
-                        which,
-                    )
+                        word, size + 1, word_room, sizes, slots, slot_mask, word_bytes, word_ends,
+                        bits, firsts, starts, which,
+                    )  # fmt: skip
                     for k in range(width):
                         sums[width * at + k] = 0
                     add_rows(sums, width * at, matrix, which, num_rows, width)
@@ -314,14 +284,9 @@ def best_labels(  # type: ignore[no-untyped-def]
             )
             if label >= 0 and not allowed[scripts[d] * num_labels + label]:
                 fact |= CORRECTED
+                script = np.int64(scripts[d])
                 label, score = _best_leaf(
-                    products,
-                    children,
-                    num_nodes,
-                    allowed,
-                    np.int64(scripts[d]),
-                    stack,
-                    stack_scores,
+                    products, children, num_nodes, allowed, script, stack, stack_scores
                 )
             labels[d] = label
             if label >= 0:

@@ -44,13 +44,8 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
         c = v[end]
         if is_any(c, ALPHA) or c == 95 or (end + 1 < hi and c == 46 and is_any(v[end + 1], DIGIT)):
             return -1
-        joined = c == 45 or c == 43 or c == 126
-        if (
-            joined
-            and end + 1 < hi
-            and is_any(v[end + 1], ALNUM)
-            and not (c == 45 and _octets(v, end + 1, hi) > 0)
-        ):
+        joined = (c == 45 or c == 43 or c == 126) and end + 1 < hi and is_any(v[end + 1], ALNUM)
+        if joined and not (c == 45 and _octets(v, end + 1, hi) > 0):
             return -1
     if is_numbering(v, lo, i):
         return -1
@@ -60,7 +55,7 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
 
 @inner
 def _is_small(v: np.ndarray, i: int, end: int) -> bool:
-    """Could these four numbers be those of a section: small, and none zero?"""
+    """Whether these four numbers may be those of a section: small, and none zero."""
     value = 0
     for j in range(i, end + 1):
         if j < end and v[j] != 46:
@@ -74,8 +69,8 @@ def _is_small(v: np.ndarray, i: int, end: int) -> bool:
 
 @inner
 def _is_referred(v: np.ndarray, lo: int, i: int) -> bool:
-    """Does running text refer to section i: "see 4.2.3.9", "Sections 3.2.2.9 and 3.3.1.1", also
-    over the end of a line?"""
+    """Whether running text refers to section i, also over the end of a line: "see 4.2.3.9",
+    "Sections 3.2.2.9 and 3.3.1.1"."""
     joined = False
     for _ in range(8):
         limit = max(lo, i - 24)  # the indent of a wrapped line
@@ -103,8 +98,8 @@ def _is_referred(v: np.ndarray, lo: int, i: int) -> bool:
 
 @inner
 def _is_heading(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
-    """Does this begin a line, element or cell, and then comes a title, as with the number of a
-    section?"""
+    """Whether this begins a line, element or cell and a title follows, as behind the number of a
+    section."""
     limit = max(lo, i - 64)
     while i > limit and (v[i - 1] == 32 or v[i - 1] == 9):
         i -= 1
@@ -142,13 +137,10 @@ def _octets(v: np.ndarray, i: int, hi: int) -> int:
 
 @inner
 def _quad_before(v: np.ndarray, lo: int, end: int) -> bool:
-    """Does a dotted quad end here, as in a range of addresses?"""
+    """Whether a dotted quad ends here, as in a range of addresses."""
     for start in range(max(lo, end - 15), end - 6):
-        if (
-            (start == lo or not is_any(v[start - 1], DIGIT))
-            and is_any(v[start], DIGIT)
-            and _octets(v, start, end) == end
-        ):
+        begins = is_any(v[start], DIGIT) and (start == lo or not is_any(v[start - 1], DIGIT))
+        if begins and _octets(v, start, end) == end:
             return True
     return False
 
@@ -161,13 +153,10 @@ def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
         start -= 1
     if i - start > 4 or (start == i and not (i + 1 < hi and v[i + 1] == 58)):
         return -1, -1
-    if start > lo and (
-        is_any(v[start - 1], ALPHA | DIGIT)
-        or v[start - 1] == 58
-        or v[start - 1] == 95
-        or v[start - 1] == 46
-    ):
-        return -1, -1
+    if start > lo:
+        c = v[start - 1]
+        if is_any(c, ALPHA | DIGIT) or c == 58 or c == 95 or c == 46:
+            return -1, -1
     end, colons, digits, hexes, doubled = start, 0, 0, 0, False
     while end < hi and end - start < 46 and (is_any(v[end], HEX) or v[end] == 58 or v[end] == 46):
         if v[end] == 58:
@@ -193,15 +182,12 @@ def mac(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     """The six pairs of hexadecimal digits whose first separator is at i, as (start, end), or (-1,
     -1)."""
     start, end, separator = i - 2, i + 15, v[i]
-    if (
-        start < lo
-        or end > hi
-        or (
-            start > lo
-            and (is_any(v[start - 1], ALNUM) or v[start - 1] == 95 or v[start - 1] == separator)
-        )
-    ):
+    if start < lo or end > hi:
         return -1, -1
+    if start > lo:
+        c = v[start - 1]
+        if is_any(c, ALNUM) or c == 95 or c == separator:
+            return -1, -1
     # An odd first byte addresses a group of machines, not one.
     if is_any(v[start + 1], DIGIT) == (v[start + 1] & 1 == 1):
         return -1, -1
@@ -239,14 +225,8 @@ def are_ip6(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 @inner
 def _is_ip6(v: np.ndarray, i: int, end: int) -> bool:
-    count, gap, first, second, others, last = (
-        0,
-        False,
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
-    )
+    count, gap = 0, False
+    first, second, others, last = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     if v[i] == 58:  # only as a part of ::
         if i + 1 >= end or v[i + 1] != 58:
             return False
@@ -261,9 +241,8 @@ def _is_ip6(v: np.ndarray, i: int, end: int) -> bool:
                 others, last = others | last, np.int64(0)
                 break
         value, j = np.int64(0), i
-        if (gap or count > 0) and _octets(
-            v, i, end
-        ) == end:  # the last two groups as an IPv4 address
+        # The last two groups as an IPv4 address.
+        if (gap or count > 0) and _octets(v, i, end) == end:
             octet = np.int64(0)
             while j <= end:
                 if j == end or v[j] == 46:
@@ -274,9 +253,8 @@ def _is_ip6(v: np.ndarray, i: int, end: int) -> bool:
             others, value, count = others | value >> 16, value & 0xFFFF, count + 1
         else:
             while j < end and j < i + 5 and is_any(v[j], HEX):
-                value = value * 16 + (
-                    v[j] - np.int64(48) if v[j] < 65 else (v[j] | 32) - np.int64(87)
-                )
+                c = np.int64(v[j])
+                value = value * 16 + (c - 48 if c < 65 else (c | 32) - 87)
                 j += 1
             if j == i or j - i > 4 or (j < end and v[j] != 58) or j + 1 == end:
                 return False

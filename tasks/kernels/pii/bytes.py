@@ -25,7 +25,7 @@ def _classes() -> np.ndarray:
         (HEX, digits + b"abcdefABCDEF"),
         (UPPER, upper),
         (TOKEN, digits + lower + upper + b"_-"),
-        (INNER, b"._"),  # before a digit: it is not a beginning
+        (INNER, b"._"),  # a digit behind one of these begins no number
     ):
         table[list(members)] |= mask
     return table
@@ -43,7 +43,7 @@ def packed(words: str) -> np.ndarray:
 
 @inner
 def is_any(c: int, mask: int) -> bool:
-    """Is byte c of one of the classes in the mask?"""
+    """Whether byte c is of one of the classes in the mask."""
     return (CLASS[c] & mask) != 0
 
 
@@ -66,7 +66,7 @@ def pack(v: np.ndarray, start: int, end: int) -> np.uint64:
 
 @inner
 def all_of(v: np.ndarray, start: int, end: int, mask: int) -> bool:
-    """Are all bytes of v[start:end] of one of the classes? False for none."""
+    """Whether all bytes of v[start:end] are of one of the classes; not where there are none."""
     for i in range(start, end):
         if not is_any(v[i], mask):
             return False

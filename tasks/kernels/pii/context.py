@@ -35,7 +35,7 @@ _CONTEXT_KINDS = np.concatenate(
 
 @inner
 def announced(v: np.ndarray, lo: int, i: int, kind: int) -> bool:
-    """Does one of the last words before i name this kind of number?"""
+    """Whether one of the last words before i names this kind of number."""
     limit = max(lo, i - MAX_CONTEXT_BYTES)
     words = 0
     while i > limit and words < MAX_CONTEXT_WORDS and v[i - 1] != 60 and v[i - 1] != 62:
@@ -55,7 +55,7 @@ def announced(v: np.ndarray, lo: int, i: int, kind: int) -> bool:
 
 @inner
 def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
-    """Is what stands before i a word or sign that counts versions, sections or objects?"""
+    """Whether a word or sign before i counts versions, sections or objects."""
     j = _skip_back(v, i, lo, False)
     if j - 2 >= lo and v[j - 2] == 0xC2 and (v[j - 1] == 0xA7 or v[j - 1] == 0xA0):
         return v[j - 1] == 0xA7 or (j - 4 >= lo and v[j - 4] == 0xC2 and v[j - 3] == 0xA7)
@@ -65,7 +65,8 @@ def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
         b = v[j - 2]
         if b == 61 or b == 60 or b == 62 or b == 126 or b == 33:
             return True
-    for _ in range(4):  # "Standards-Version to 4.6.0.1": small words lead to the one that tells
+    # Small words lead to the one that tells: "Standards-Version to 4.6.0.1".
+    for _ in range(4):
         k = _skip_back(v, i, lo, True)
         if k > lo and v[k - 1] == 46:  # "Sec. 4.2.2.1"
             k -= 1

@@ -28,7 +28,7 @@ _COMMON_TLD = packed(
 
 @inner
 def may_be_email(v: np.ndarray, lo: int, hi: int, at: int) -> bool:
-    """Could an address stand around the @ at `at`? A quick look: @@ and decorators are many."""
+    """Whether an address may stand around the @ at `at`. Quick: @@ and decorators are many."""
     if at == lo or at + 3 >= hi or not (is_any(v[at - 1], LOCAL) or v[at - 1] >= 128):
         return False
     return is_any(v[at + 1], ALPHA | DIGIT) or v[at + 1] >= 128
@@ -48,6 +48,7 @@ def email(v: np.ndarray, lo: int, hi: int, at: int) -> tuple[int, int]:
     first = at + 1
     while first < end and v[first] != 46:
         first += 1
+    # node_modules/package@1.2.x, and something@1.2.3.deb.
     scoped = start > lo and v[start - 1] == 47 and is_any(v[at + 1], DIGIT)
     if scoped or (
         all_of(v, at + 1, first, DIGIT) and first + 1 < end and is_any(v[first + 1], DIGIT)
@@ -92,7 +93,7 @@ def _local_part(v: np.ndarray, lo: int, at: int) -> int:
 
 @inner
 def _in_url(v: np.ndarray, lo: int, start: int) -> bool:
-    """Is this the user in scheme://user:password@host?"""
+    """Whether this is the user in scheme://user:password@host."""
     i = start
     limit = max(lo, start - MAX_LOCAL_BYTES)
     while i > limit and (is_any(v[i - 1], LOCAL) or v[i - 1] == 58):
@@ -109,11 +110,10 @@ def _domain(v: np.ndarray, hi: int, at: int) -> int:
     while i < limit:
         c = v[i]
         if c < 128:
-            if (
-                not (is_any(c, DIGIT | ALPHA) or c == 45 or c == 46)
-                or (c == 46 and v[i - 1] == 46)
-                or (c == 46 and i == at + 1)
-            ):
+            # A dot follows neither a dot nor the @.
+            if c == 46 and (v[i - 1] == 46 or i == at + 1):
+                break
+            if not is_any(c, DIGIT | ALPHA) and c != 45 and c != 46:
                 break
             i += 1
         else:

@@ -24,15 +24,7 @@ sizes so far (five bits each); bits of the separators so far."""
 BLANK, HYPHEN, DOT, SLASH, OTHER = 1, 2, 4, 8, 16
 
 _SEPARATOR = np.zeros(256, np.int64)
-for _c, _code in (
-    (" ", BLANK),
-    ("-", HYPHEN),
-    (".", DOT),
-    ("/", SLASH),
-    ("(", OTHER),
-    (")", OTHER),
-):
-    _SEPARATOR[ord(_c)] = _code
+_SEPARATOR[list(b" -./()")] = BLANK, HYPHEN, DOT, SLASH, OTHER, OTHER
 
 
 @inlined
@@ -86,7 +78,7 @@ def value_of(v: np.ndarray, i: int, end: int) -> int:
 
 @inlined
 def may_begin(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
-    """Could a long number begin with the digits from i to end? Quick, and rather yes than no.
+    """Whether a long number may begin with the digits from i to end. Quick, and rather yes than no.
 
     It has more than seven digits at once, or others follow, with one or two separators between.
     What stands behind a hyphen or slash is the middle of something, and so is what stands in a row
@@ -147,14 +139,11 @@ def numbers_after(v: np.ndarray, hi: int, end: int) -> int:
 
 @inner
 def is_free(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> bool:
-    """Is this no piece of a longer name, code, decimal or path?"""
+    """Whether this stands alone, and is not part of a longer name, code, decimal or path."""
     if end < hi:
         c = v[end]
-        if (
-            is_any(c, ALNUM)
-            or c == 95
-            or ((c == 46 or c == 45 or c == 47) and end + 1 < hi and is_any(v[end + 1], ALNUM))
-        ):
+        joins = c == 46 or c == 45 or c == 47
+        if is_any(c, ALNUM) or c == 95 or (joins and end + 1 < hi and is_any(v[end + 1], ALNUM)):
             return False
     if start > lo:
         c = v[start - 1]

@@ -35,35 +35,9 @@ for _n in range(2, 8):
     _POWERS[_n] = _POWERS[_n - 1][_POWERS[1]]
 
 # Italian tax code: what a character counts at odd places, and the letters of months.
-_ODD = (
-    1,
-    0,
-    5,
-    7,
-    9,
-    13,
-    15,
-    17,
-    19,
-    21,
-    2,
-    4,
-    18,
-    20,
-    11,
-    3,
-    6,
-    8,
-    12,
-    14,
-    16,
-    10,
-    22,
-    25,
-    24,
-    23,
-)
-_ODD_VALUES = np.array([*_ODD[:10], *_ODD], np.int64)
+_DIGITS = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21)  # and A to J
+_K_TO_Z = (2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
+_ODD_VALUES = np.array([*_DIGITS, *_DIGITS, *_K_TO_Z], np.int64)
 _MONTH_OF = np.zeros(32, np.int64)
 for _n, _c in enumerate(b"ABCDEHLMPRST"):
     _MONTH_OF[_c - 64] = _n + 1
@@ -92,19 +66,12 @@ def _is_id(kind: int, value: int, digits: np.ndarray) -> bool:
         return (1 - 2 * remainder) % 11 == value & 15 and _is_date(year, month, day)
     if kind == kinds.US_SSN:
         area = value // 1_000_000
-        issued = (
-            area != 0
-            and area != 666
-            and area < 900
-            and value // 10_000 % 100 != 0
-            and value % 10_000 != 0
-        )
-        return (
-            issued
-            and value != _UNISSUED_SSN[0]
-            and value != _UNISSUED_SSN[1]
-            and value != _UNISSUED_SSN[2]
-        )
+        if area == 0 or area == 666 or area >= 900:
+            return False
+        for number in _UNISSUED_SSN:
+            if value == number:
+                return False
+        return value // 10_000 % 100 != 0 and value % 10_000 != 0
     if kind == kinds.FR_NIR:
         _write(value, 15, digits)
         # Months above 12 stand for births of unknown month (INSEE).
@@ -132,14 +99,11 @@ def _is_id(kind: int, value: int, digits: np.ndarray) -> bool:
         total = 0
         for k in range(12):
             total += _RRN_WEIGHTS[k] * digits[k]
-        century = 1800
-        if digits[6] == 1 or digits[6] == 2 or digits[6] == 5 or digits[6] == 6:
-            century = 1900
-        elif digits[6] == 3 or digits[6] == 4 or digits[6] == 7 or digits[6] == 8:
-            century = 2000
-        dated = _is_date(
-            century + _number(digits, 0, 2), _number(digits, 2, 4), _number(digits, 4, 6)
-        )
+        # 1, 2, 5, 6: born in the 1900s; 3, 4, 7, 8: from 2000 on; 9, 0: before 1900.
+        born = digits[6]
+        century = 1800 if born == 0 or born == 9 else 2000 if (born - 1) & 2 else 1900
+        year, month, day = _number(digits, 0, 2), _number(digits, 2, 4), _number(digits, 4, 6)
+        dated = _is_date(century + year, month, day)
         return dated and _number(digits, 7, 9) <= 96 and (11 - total % 11) % 10 == digits[12]
     if kind == kinds.PL_PESEL:
         _write(value, 11, digits)
@@ -209,9 +173,8 @@ def are_codici_fiscali(v: np.ndarray, rows: np.ndarray) -> np.ndarray:
     for r in range(len(rows)):
         start, total = rows[r, 1], np.int64(0)
         for k in range(15):
-            value = (
-                v[start + k] - np.int64(48) if v[start + k] < 65 else v[start + k] - np.int64(55)
-            )
+            c = np.int64(v[start + k])
+            value = c - 48 if c < 65 else c - 55
             total += _ODD_VALUES[value] if k % 2 == 0 else value if value < 10 else value - 10
         year = (v[start + 6] - np.int64(48)) * 10 + v[start + 7] - 48
         day = ((v[start + 9] - np.int64(48)) * 10 + v[start + 10] - 48) % 40  # women's are 40 more

@@ -124,18 +124,12 @@ def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
         return 300 <= prefix // 10 <= 305 or two == 36 or two == 38  # Diners Club
     if length == 16 and (51 <= two <= 55 or 2221 <= prefix <= 2720):  # Mastercard
         return True
-    if (
-        prefix // 1000 == 4
-    ):  # Visa; its old numbers of 13 digits would take time stamps and article numbers
+    # Visa; its old numbers of 13 digits would take time stamps and article numbers.
+    if prefix // 1000 == 4:
         return length == 16 or length == 19
-    # Discover, JCB, UnionPay
-    return length >= 16 and (
-        prefix == 6011
-        or 644 <= prefix // 10 <= 649
-        or two == 65
-        or 3528 <= prefix <= 3589
-        or two == 62
-    )
+    discover = prefix == 6011 or 644 <= prefix // 10 <= 649 or two == 65
+    jcb, union_pay = 3528 <= prefix <= 3589, two == 62
+    return length >= 16 and (discover or jcb or union_pay)
 
 
 @inner
@@ -153,23 +147,14 @@ def local_phone_start(v: np.ndarray, lo: int, hi: int, i: int, first_end: int) -
     start = i - 1 if i > lo and v[i - 1] == 40 else i
     if start > lo:
         c = v[start - 1]
-        if (
-            is_any(c, ALNUM)
-            or c == 46
-            or c == 45
-            or c == 47
-            or c == 95
-            or c == 43
-            or c == 36
-            or c == 37
-        ):
+        # One of . - / _ + $ %
+        sign = 45 <= c <= 47 or c == 95 or c == 43 or c == 36 or c == 37
+        if sign or is_any(c, ALNUM):
             return -1
+        # Behind digits and a colon, comma or, in a row of numbers, a blank nothing begins.
         blank_follows = first_end < hi and v[first_end] == 32
-        if (
-            start - 1 > lo
-            and is_any(v[start - 2], DIGIT)
-            and (c == 58 or c == 44 or (c == 32 and blank_follows))
-        ):
+        joined = c == 58 or c == 44 or (c == 32 and blank_follows)
+        if joined and start - 1 > lo and is_any(v[start - 2], DIGIT):
             return -1
     return start
 
@@ -182,7 +167,7 @@ def ends_a_phone(v: np.ndarray, hi: int, end: int) -> bool:
 
 @inner
 def goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
-    """Is a national number only the beginning of a longer row of numbers?"""
+    """Whether a national number is only the beginning of a longer row of numbers."""
     if end + 1 >= hi or not is_any(v[end + 1], DIGIT):
         return False
     c = v[end]
@@ -230,13 +215,9 @@ def _is_date(value: int) -> bool:
 def foreigner_id(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> tuple[int, int]:
     """The Spanish NIE with the seven digits from i to end, as (end, value), or (-1, 0)."""
     value = v[i - 1] - np.int64(88)
-    if (
-        value < 0
-        or value > 2
-        or end >= hi
-        or not is_any(v[end], UPPER)
-        or not is_free(v, lo, hi, i - 1, end + 1)
-    ):
+    if value < 0 or value > 2 or end >= hi or not is_any(v[end], UPPER):
+        return -1, 0
+    if not is_free(v, lo, hi, i - 1, end + 1):
         return -1, 0
     for k in range(i, end):
         value = value * 10 + (v[k] - np.int64(48))
@@ -261,11 +242,8 @@ def iban_end(v: np.ndarray, lo: int, hi: int, i: int) -> int:
             if j >= hi or v[j] != 32:
                 return -1
             j += 1
-        if (
-            j >= hi
-            or not is_any(v[j], DIGIT | UPPER)
-            or ((taken == 2 or taken == 3) and not is_any(v[j], DIGIT))
-        ):
+        is_check = taken == 2 or taken == 3
+        if j >= hi or not is_any(v[j], DIGIT if is_check else DIGIT | UPPER):
             return -1
         digit = v[j] - np.int64(48) if v[j] < 65 else v[j] - np.int64(55)
         if taken < 4:  # country and check digits count last

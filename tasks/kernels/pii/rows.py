@@ -21,7 +21,7 @@ MAX_LOOK_BYTES = 512
 
 @inner
 def _key(start: int, end: int, kind: int) -> int:
-    """Packs what a judge needs of a candidate into one number: its place and its kind."""
+    """Packs the place and the kind of a candidate, all that a judge needs, into one number."""
     return (start << 10 | end - start) << 6 | kind
 
 
@@ -94,12 +94,9 @@ def places_around(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(document, first byte, last byte) of what `MAX_LOOK_BYTES` reach around spans in order;
     places that overlap are one."""
-    documents, lows, highs = (
-        np.empty(len(rows), np.int64),
-        np.empty(len(rows), np.int64),
-        np.empty(len(rows), np.int64),
-    )
-    count = 0
+    size, count = len(rows), 0
+    documents = np.empty(size, np.int64)
+    lows, highs = np.empty(size, np.int64), np.empty(size, np.int64)
     for r in range(len(rows)):
         document = rows[r, 0]
         low = max(begins[document], rows[r, 1] - MAX_LOOK_BYTES)

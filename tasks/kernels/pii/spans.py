@@ -2,9 +2,9 @@
 buffers.
 
 A digit, `@`, `:` or `-` and every word of at least twenty letters and digits trigger a look to both
-sides, never further than `rows.MAX_LOOK_BYTES`, so time is linear in the text whatever it
-holds. Each trigger judges alone: candidates may overlap, and `tasks.pii.spans` resolves them. `<`,
-`>` and `*` stop every look-around, so a found span that is overwritten by them acts exactly as the
+sides, never further than `rows.MAX_LOOK_BYTES`, so time is linear in the text whatever it holds.
+Each trigger judges alone: candidates may overlap, and `tasks.pii.spans` resolves them. `<`, `>` and
+`*` stop every look-around, so a found span that is overwritten by them acts exactly as the
 replacement will.
 
 Kinds and what is final: `tasks.definitions.pii_kinds`. What looks alike and is none is vetoed by
@@ -18,6 +18,7 @@ import numpy as np
 
 from tasks.definitions import pii_kinds as kinds
 from tasks.kernels import inlined, inner
+from tasks.kernels.pii import numbers
 from tasks.kernels.pii.addresses import ip4, ip6, mac
 from tasks.kernels.pii.bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, is_any
 from tasks.kernels.pii.emails import email, may_be_email
@@ -32,22 +33,6 @@ from tasks.kernels.pii.groups import (
     read_groups,
     value_of,
 )
-from tasks.kernels.pii.numbers import (
-    FORM_SHAPES,
-    FORM_TABLE,
-    MAX_NATIONAL_DIGITS,
-    MAX_PHONE_DIGITS,
-    NUM_FORMS,
-    card,
-    ends_a_phone,
-    foreigner_id,
-    goes_on,
-    iban_end,
-    is_codice_fiscale,
-    local_phone_start,
-    national_id,
-    phone_start,
-)
 from tasks.kernels.pii.rows import ROW
 from tasks.kernels.pii.shapes import shape_number
 from tasks.kernels.pii.tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, key_end, next_word
@@ -61,18 +46,9 @@ _TRIGGER[list(b"0123456789@:-")] = 1
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def find_candidates(
-    values: np.ndarray,
-    lo: np.ndarray,
-    hi: np.ndarray,
-    scan_lo: np.ndarray,
-    scan_hi: np.ndarray,
-    wanted: int,
-    phone_shapes: np.ndarray,
-    found: np.ndarray,
-    groups: np.ndarray,
-    letters: np.ndarray,
-) -> np.ndarray:
+def find_candidates(  # type: ignore[no-untyped-def]
+    values, lo, hi, scan_lo, scan_hi, wanted, phone_shapes, found, groups, letters
+):
     """Candidates whose trigger is in [scan_lo, scan_hi) of each range, judged within [lo, hi).
 
     wanted: bits of the kinds to look for. phone_shapes: `shape_table` of national numbers' groups.
@@ -81,11 +57,9 @@ def find_candidates(
     `ROW` numbers a candidate, of each range first the words, then the rest, in order of triggers;
     alternatives of one trigger longest first.
     """
-    v, shapes = pointers(values), pointers(phone_shapes)
-    count, r = (
-        np.int64(0),
-        np.int64(0),
-    )  # literals would compile every judge twice, for themselves and for int64
+    v, shapes, columns, counts = pointers((values, phone_shapes, groups, letters))
+    # Literals would compile every judge twice, for themselves and for int64.
+    count, r = np.int64(0), np.int64(0)
     while r < len(lo):
         low, high, end = lo[r], hi[r], scan_hi[r]
         if wanted & 1 << kinds.API_KEY:
@@ -93,7 +67,7 @@ def find_candidates(
             while i < high:
                 full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
                 i, count = _scan_words(
-                    v, low, high, i, end, wanted, r, pointers(found), count, full, pointers(letters)
+                    v, low, high, i, end, wanted, r, pointers(found), count, full, counts
                 )
                 if i < high:
                     found = _grown(found, count)
@@ -101,18 +75,7 @@ def find_candidates(
         while i < end:
             full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
             i, count = _scan_triggers(
-                v,
-                low,
-                high,
-                i,
-                end,
-                wanted,
-                r,
-                pointers(found),
-                count,
-                full,
-                pointers(groups),
-                shapes,
+                v, low, high, i, end, wanted, r, pointers(found), count, full, columns, shapes
             )
             if i < end:
                 found = _grown(found, count)
@@ -121,19 +84,7 @@ def find_candidates(
 
 
 @inner
-def _scan_words(
-    v: np.ndarray,
-    low: int,
-    high: int,
-    i: int,
-    stop: int,
-    wanted: int,
-    r: int,
-    found: np.ndarray,
-    count: int,
-    full: int,
-    letters: np.ndarray,
-) -> tuple[int, int]:
+def _scan_words(v, low, high, i, stop, wanted, r, found, count, full, letters):  # type: ignore[no-untyped-def]
     """Judge long words from the one at i until none is left or `found` is full: (place of the next
     word, count)."""
     while i < high and count < full:
@@ -148,20 +99,7 @@ def _scan_words(
 
 
 @inner
-def _scan_triggers(
-    v: np.ndarray,
-    low: int,
-    high: int,
-    i: int,
-    stop: int,
-    wanted: int,
-    r: int,
-    found: np.ndarray,
-    count: int,
-    full: int,
-    groups: np.ndarray,
-    phone_shapes: np.ndarray,
-) -> tuple[int, int]:
+def _scan_triggers(v, low, high, i, stop, wanted, r, found, count, full, groups, shapes):  # type: ignore[no-untyped-def]
     """Judge triggers from the one at i until none is left or `found` is full: (place of the next
     trigger, count)."""
     while i < stop and count < full:
@@ -188,21 +126,11 @@ def _scan_triggers(
                 if end < high and v[end] == 46 and end - i <= 3:
                     count = _put(found, count, wanted, r, i, ip4(v, low, high, i), kinds.IP4, 0)
                 if may_begin(v, low, high, i, end):
-                    most = MAX_PHONE_DIGITS if before == 43 else MAX_NATIONAL_DIGITS
+                    most = numbers.MAX_PHONE_DIGITS if before == 43 else numbers.MAX_NATIONAL_DIGITS
                     num_groups = read_groups(v, i, high, groups, most)
                     if num_groups > 0 and groups[DIGITS + num_groups - 1] > 6:
                         count = _digits(
-                            found,
-                            count,
-                            wanted,
-                            r,
-                            v,
-                            low,
-                            high,
-                            i,
-                            groups,
-                            num_groups,
-                            phone_shapes,
+                            found, count, wanted, r, v, low, high, i, groups, num_groups, shapes
                         )
             i = end - 1
         i = _next_trigger(v, i + 1, stop)
@@ -217,115 +145,64 @@ def _next_trigger(v: np.ndarray, i: int, end: int) -> int:
 
 
 @inner
-def _after_letters(
-    found: np.ndarray,
-    count: int,
-    wanted: int,
-    r: int,
-    v: np.ndarray,
-    low: int,
-    high: int,
-    i: int,
-    end: int,
-) -> int:
+def _after_letters(found, count, wanted, r, v, low, high, i, end):  # type: ignore[no-untyped-def]
     """Numbers that begin with capitals, the digits from i to end."""
     if i - 2 >= low and is_any(v[i - 2], UPPER):
         if end - i >= 2:
-            count = _put(found, count, wanted, r, i - 2, iban_end(v, low, high, i), kinds.IBAN, 0)
-            if end - i == 2 and is_codice_fiscale(v, low, high, i):
+            stop = numbers.iban_end(v, low, high, i)
+            count = _put(found, count, wanted, r, i - 2, stop, kinds.IBAN, 0)
+            if end - i == 2 and numbers.is_codice_fiscale(v, low, high, i):
                 count = _put(found, count, wanted, r, i - 6, i + 10, kinds.IT_CF, 0)
     elif end - i == 7:
-        end, value = foreigner_id(v, low, high, i, end)
+        end, value = numbers.foreigner_id(v, low, high, i, end)
         count = _put(found, count, wanted, r, i - 1, end, kinds.ES_NIE, value)
     return count
 
 
 @inlined
-def _digits(
-    found: np.ndarray,
-    count: int,
-    wanted: int,
-    r: int,
-    v: np.ndarray,
-    low: int,
-    high: int,
-    i: int,
-    groups: np.ndarray,
-    num_groups: int,
-    phone_shapes: np.ndarray,
-) -> int:
+def _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, shapes):  # type: ignore[no-untyped-def]
     """Numbers that begin with the digit i."""
-    count = _put(
-        found, count, wanted, r, i, card(v, low, high, i, groups, num_groups), kinds.CARD, 0
-    )
+    end = numbers.card(v, low, high, i, groups, num_groups)
+    count = _put(found, count, wanted, r, i, end, kinds.CARD, 0)
     for k in range(num_groups):
-        nth = (
-            shape_number(pointers(FORM_TABLE), groups[SHAPE + k])
-            if groups[DIGITS + k] > 7
-            else NUM_FORMS
-        )
-        while 0 <= nth < NUM_FORMS and FORM_SHAPES[nth] == groups[SHAPE + k]:
-            end, kind, value = national_id(v, low, high, i, groups, k, nth)
+        # Forms of one shape stand side by side; the table has the place of the first.
+        shape, nth = groups[SHAPE + k], np.int64(-1)
+        if groups[DIGITS + k] > 7:
+            nth = shape_number(pointers(numbers.FORM_TABLE), shape)
+        while 0 <= nth < numbers.NUM_FORMS and numbers.FORM_SHAPES[nth] == shape:
+            end, kind, value = numbers.national_id(v, low, high, i, groups, k, nth)
             count = _put(found, count, wanted, r, i, end, kind, value)
             nth += 1
     if i > low and v[i - 1] == 43:
-        start, kind, fewest, most = phone_start(v, low, i), kinds.PHONE, 7, MAX_PHONE_DIGITS
+        start, kind = numbers.phone_start(v, low, i), kinds.PHONE
+        fewest, most = 7, numbers.MAX_PHONE_DIGITS
     else:
-        start, kind, fewest, most = (
-            local_phone_start(v, low, high, i, groups[END]),
-            kinds.LOCAL_PHONE,
-            9,
-            MAX_NATIONAL_DIGITS,
-        )
+        start, kind = numbers.local_phone_start(v, low, high, i, groups[END]), kinds.LOCAL_PHONE
+        fewest, most = 9, numbers.MAX_NATIONAL_DIGITS
+    # Without a start the range is empty.
     for k in range(num_groups - 1 if start >= 0 else -1, -1, -1):
         end = groups[END + k]
-        if not fewest <= groups[DIGITS + k] <= most or not ends_a_phone(v, high, end):
+        if not fewest <= groups[DIGITS + k] <= most or not numbers.ends_a_phone(v, high, end):
             continue
         if kind == kinds.LOCAL_PHONE:
-            shape, signs = shape_number(phone_shapes, groups[SHAPE + k]), groups[SIGNS + k]
+            nth, signs = shape_number(shapes, groups[SHAPE + k]), groups[SIGNS + k]
             # 252.227-7014 is a clause of some law.
-            if (
-                k == 0
-                or shape < 0
-                or goes_on(v, high, end, signs)
-                or (signs & DOT and signs & HYPHEN)
-            ):
+            mixed = signs & DOT != 0 and signs & HYPHEN != 0
+            if k == 0 or nth < 0 or numbers.goes_on(v, high, end, signs) or mixed:
                 continue
-            count = _put(
-                found,
-                count,
-                wanted,
-                r,
-                start,
-                end,
-                kind,
-                value_of(v, i, end) * kinds.MAX_PHONE_SHAPES + shape,
-            )
+            value = value_of(v, i, end) * kinds.MAX_PHONE_SHAPES + nth
         else:
-            count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end))
+            value = value_of(v, i, end)
+        count = _put(found, count, wanted, r, start, end, kind, value)
     return count
 
 
 @inlined
-def _put(
-    found: np.ndarray,
-    count: int,
-    wanted: int,
-    number: int,
-    start: int,
-    end: int,
-    kind: int,
-    value: int,
-) -> int:
+def _put(found, count, wanted, number, start, end, kind, value):  # type: ignore[no-untyped-def]
     if end < 0 or not wanted >> kind & 1:
         return count
-    found[count], found[count + 1], found[count + 2], found[count + 3], found[count + 4] = (
-        number,
-        start,
-        end,
-        kind,
-        value,
-    )
+    found[count], found[count + 1], found[count + 2] = number, start, end
+    found[count + 3], found[count + 4] = kind, value
     return count + ROW
 
 

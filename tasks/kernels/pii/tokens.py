@@ -80,17 +80,15 @@ def next_word(v: np.ndarray, low: int, high: int, i: int, end: int) -> int:
         if is_any(v[probe], TOKEN):
             start = probe
             # In a window the word may have begun before it.
-            limit = max(
-                low, i + 1 if i + 1 > low and not is_any(v[i], TOKEN) else probe - MAX_TOKEN_BYTES
-            )
+            begins = i + 1 > low and not is_any(v[i], TOKEN)
+            limit = max(low, i + 1 if begins else probe - MAX_TOKEN_BYTES)
             while start > limit and is_any(v[start - 1], TOKEN):
                 start -= 1
             stop = probe + 1
             while stop < high and stop - start < MIN_TOKEN_BYTES and is_any(v[stop], TOKEN):
                 stop += 1
-            if stop - start >= MIN_TOKEN_BYTES and (
-                start == low or not is_any(v[start - 1], TOKEN)
-            ):
+            whole = start == low or not is_any(v[start - 1], TOKEN)
+            if whole and stop - start >= MIN_TOKEN_BYTES:
                 return start
             while stop < high and is_any(v[stop], TOKEN):
                 stop += 1

@@ -85,25 +85,16 @@ def c4_tables() -> tuple[np.ndarray, ...]:
         if spaces[i]:
             for row, char in ((0, phrase[spaces[i] - 1]), (256, phrase[spaces[i] + 1])):
                 heads[[row + ord(char), row + ord(char.upper())]] |= 1 << i
-    return (
-        kinds,
-        phrases,
-        offsets,
-        spaces,
-        heads,
-        np.frombuffer("".join(CITATION_MARKS).encode(), np.uint8),
-    )
+    citations = np.frombuffer("".join(CITATION_MARKS).encode(), np.uint8)
+    return kinds, phrases, offsets, spaces, heads, citations
 
 
 @inner
 def ends_in_dots(buf, start, stop):  # type: ignore[no-untyped-def]
     """Whether a span ends in `...`."""
-    return (
-        stop - start >= 3
-        and buf[stop - 1] == _DOT
-        and buf[stop - 2] == _DOT
-        and buf[stop - 3] == _DOT
-    )
+    if stop - start < 3:
+        return False
+    return buf[stop - 1] == _DOT and buf[stop - 2] == _DOT and buf[stop - 3] == _DOT
 
 
 @inner
@@ -140,15 +131,6 @@ def judge_line(words, clean_words, longest, sentences, found, brace, ends_well, 
         totals[3 * i + FORBIDDEN_LINES] += copies * (forbidden and (stays or fault >= _JAVASCRIPT))
 
 
-@inner
-def judge_odd_line(buf, start, stop, words, longest, copies, flags, tables, stripped, totals):  # type: ignore[no-untyped-def]
-    """The same for a line with what is not counted by bits."""
-    clean_words, sentences, found, brace, ends_well = _read_clean_line(
-        buf, start, stop, flags, tables, stripped
-    )
-    judge_line(words, clean_words, longest, sentences, found, brace, ends_well, copies, totals)
-
-
 @njit(cache=True, nogil=True)
 def find_faulty_lines(texts, begins, mine, reading, flags, tables, stripped, cuts, counts):  # type: ignore[no-untyped-def]
     """Find the lines that go from each document that is `mine`, with the blank lines after them.
@@ -170,7 +152,7 @@ def find_faulty_lines(texts, begins, mine, reading, flags, tables, stripped, cut
             if words:
                 if is_open:
                     cuts[num_cuts - 1, 1] = start - begin
-                clean_words, _, found, _, ends_well = _read_clean_line(
+                clean_words, _, found, _, ends_well = read_clean_line(
                     buf, first, last, flags, tables, stripped
                 )
                 fault = _fault(reading, words, clean_words, longest, found, ends_well)
@@ -205,7 +187,7 @@ def _walk_words(buf, start, stop, flags):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _read_clean_line(buf, start, stop, flags, tables, stripped):  # type: ignore[no-untyped-def]
+def read_clean_line(buf, start, stop, flags, tables, stripped):  # type: ignore[no-untyped-def]
     """(words, sentences, bits of phrases found, has a curly brace, ends well) of a line whose
     citations are taken out."""
     length = _strip_citations(buf, start, stop, tables[5], stripped)
@@ -237,14 +219,8 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
                 content_stop = pos
                 sentences += ended_at == pos
             if pos > 0 and pos + 1 < stop:
-                found |= phrases_at(
-                    buf,
-                    np.int64(0),
-                    stop,
-                    pos,
-                    heads[buf[pos - 1]] & heads[256 + buf[pos + 1]],
-                    tables,
-                )
+                candidates = heads[buf[pos - 1]] & heads[256 + buf[pos + 1]]
+                found |= _phrases_at(buf, stop, pos, candidates, tables)
             word_start = after
         elif kind == _END:
             ended_at = after
@@ -264,17 +240,14 @@ def _measure_clean_line(buf, stop, flags, tables):  # type: ignore[no-untyped-de
 
 
 @inner
-def phrases_at(buf, start, stop, space, candidates, tables):  # type: ignore[no-untyped-def]
+def _phrases_at(buf, stop, space, candidates, tables):  # type: ignore[no-untyped-def]
     """Bits of those candidates that stand around their first space, at `space`."""
     spaces = tables[3]
     found = np.int64(0)
     phrase = np.int64(0)
     while candidates:
-        if (
-            candidates & 1
-            and space - spaces[phrase] >= start
-            and _matches(buf, space - spaces[phrase], stop, tables, phrase)
-        ):
+        start = space - spaces[phrase]
+        if candidates & 1 and start >= 0 and _matches(buf, start, stop, tables, phrase):
             found |= np.int64(1) << phrase
         candidates >>= 1
         phrase += 1
@@ -316,13 +289,8 @@ def _strip_citations(buf, start, stop, citations, stripped):  # type: ignore[no-
 @inner
 def _citation_end(buf, pos, stop, citations):  # type: ignore[no-untyped-def]
     """Where the citation mark at `pos` ends, or 0 where there is none."""
-    after = pos + 1
-    while (
-        after < stop
-        and after <= pos + MAX_CITATION_DIGITS
-        and buf[after] >= _ZERO
-        and buf[after] <= _NINE
-    ):
+    after, most = pos + 1, pos + MAX_CITATION_DIGITS
+    while after < stop and after <= most and buf[after] >= _ZERO and buf[after] <= _NINE:
         after += 1
     if after < stop and buf[after] == _CLOSE:
         return after + 1

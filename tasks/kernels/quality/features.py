@@ -69,11 +69,8 @@ def measure_texts(
     document; 0 where not given.
     """
     rows = np.zeros((len(offsets) - 1, len(FEATURES)), np.float64)
-    lists = (
-        np.zeros(len(rows), np.int64)
-        if list_of_document is None
-        else list_of_document.astype(np.int64)
-    )
+    if list_of_document is None:
+        list_of_document = np.zeros(len(rows), np.int64)
     stop_lists = stop_lists or [STOP_WORDS]
     packed = pack_lists(stop_lists)
     tables = ((char_flags(), line_marks()), c4.c4_tables(), empty_tables(stop_lists))
@@ -91,7 +88,7 @@ def measure_texts(
         (tail, offsets[padded:] - offsets[padded], slice(padded, None)),
     )
     for texts, begins, some in parts:
-        _measure_documents(texts, begins, lists[some], packed, tables, room, rows[some])
+        _measure_documents(texts, begins, list_of_document[some], packed, tables, room, rows[some])
     return rows
 
 
@@ -106,10 +103,7 @@ def _make_room(longest: int) -> tuple[tuple[np.ndarray, ...], ...]:
 
     bits = (np.empty(NUM_MAPS * num_words, np.uint64), np.empty(4 * num_words, np.int64))
     spans = numbers(np.int64, np.int64, np.uint64, np.uint64)
-    places, units = (
-        numbers(np.int64, np.int64),
-        (*numbers(np.int32, np.int64, np.int32), *numbers(np.int32)),
-    )
+    places, units = numbers(np.int64, np.int64), numbers(np.int32, np.int64, np.int32, np.int32)
     others = make_table(room), np.empty(filter_size(room), np.uint8), np.empty(longest, np.uint8)
     totals = np.zeros(c4.MEASURES, np.int64), np.zeros(MAX_N + 1, np.int64)
     return bits, spans, places, units, numbers(np.int32, np.int32, np.int32), others, totals
@@ -118,17 +112,10 @@ def _make_room(longest: int) -> tuple[tuple[np.ndarray, ...], ...]:
 @njit(cache=True, nogil=True)
 def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, rows):  # type: ignore[no-untyped-def]
     buf, packed_lists, (char_tables, c4_tables, stops) = pointers((texts, packed_arrays, tables))
-    (
-        (maps, sums),
-        spans,
-        places,
-        units_room,
-        scratch,
-        (table, seen, stripped),
-        (c4_totals, covered),
-    ) = pointers(room)
+    bits, spans, places, units_room, scratch, others, (c4_totals, covered) = pointers(room)
+    maps, (table, seen, stripped) = bits[0], others
     units, unit_chars = (units_room[0], units_room[1], units_room[2]), units_room[3]
-    # Lines are done with when units begin.
+    # Lines and units share their room: lines are done with when units begin.
     lines, line_spans = (scratch[0], units[2], scratch[1]), (spans[0], spans[1], spans[2], units[1])
     fill_tables(packed_lists, len(packed_arrays[2]), stops)
     for d in range(len(rows)):
@@ -137,36 +124,16 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
             buf, begin, end, char_tables[0], maps, places[0], places[1]
         )
         num_chars = end - begin - num_tails
-        (
-            num_lines,
-            num_paragraphs,
-            bullet,
-            ellipsis,
-            terminal,
-            short,
-            dup,
-            dup_line_chars,
-            line_chars,
-        ) = measure_lines(
-            buf,
-            begin,
-            end,
-            maps,
-            sums,
-            char_tables,
-            c4_tables,
-            lines,
-            line_spans,
-            table,
-            num_newlines,
-            stripped,
-            c4_totals,
-        )
-        dup_paragraphs, dup_paragraph_chars = (
-            duplicate_paragraphs(lines, units[1], num_paragraphs, spans[2], table)
-            if dup
-            else (0, 0)
-        )
+        num_lines, num_paragraphs, counts, dup_line_chars, line_chars = measure_lines(
+            buf, begin, end, bits, char_tables, c4_tables, lines, line_spans, table, num_newlines,
+            stripped, c4_totals,
+        )  # fmt: skip
+        bullet, ellipsis, terminal, short, dup = counts
+        dup_paragraphs, dup_paragraph_chars = 0, 0
+        if dup:  # no paragraph came before where no line did
+            dup_paragraphs, dup_paragraph_chars = duplicate_paragraphs(
+                lines, units[1], num_paragraphs, spans[2], table
+            )
         num_ids, unsegmented, alphabetic, word_chars, longest_word = number_units(
             buf, begin, maps, char_tables[0], num_units, places, spans, units, unit_chars, table
         )

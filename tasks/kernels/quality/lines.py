@@ -130,29 +130,18 @@ def _longest_word(maps, start, stop):  # type: ignore[no-untyped-def]
 
 @inner
 def measure_lines(  # type: ignore[no-untyped-def]
-    buf,
-    begin,
-    end,
-    maps,
-    sums,
-    tables,
-    c4_tables,
-    lines,
-    spans,
-    table,
-    num_newlines,
-    stripped,
-    c4_totals,
+    buf, begin, end, bits, tables, c4_tables, lines, spans, table, num_newlines, stripped, c4_totals
 ):
-    """Find, number and measure the lines of buf[begin:end], of which `maps` has the bitmaps.
+    """Find, number and measure the lines of buf[begin:end].
 
-    tables: tasks.kernels.text.bitmaps.char_flags and line_marks. Fills lines: ids, copies by id,
-    and the number of lines up to the end of each paragraph; spans: starts, stops, keys and
-    characters by id; c4_totals: what tasks.kernels.quality.c4 says of the lines, with `stripped` as
-    room for the longest line without its citations. sums: room for four numbers a word of a bitmap.
-    Returns the numbers of lines and paragraphs, bullet, ellipsis, terminal, short and duplicate
-    lines, characters of duplicate lines and of all.
+    bits: its bitmaps, and room for four numbers a word of a bitmap. tables:
+    tasks.kernels.text.bitmaps.char_flags and line_marks. Fills lines: ids, copies by id, and the
+    number of lines up to the end of each paragraph; spans: starts, stops, keys and characters by
+    id; c4_totals: what tasks.kernels.quality.c4 says of the lines, with `stripped` as room for the
+    longest line without its citations. Returns the numbers of lines and paragraphs; of bullet,
+    ellipsis, terminal, short and duplicate lines; characters of duplicate lines and of all.
     """
+    maps, sums = bits
     flags, marks = tables
     ids, counts, paragraph_stops = lines
     starts, stops, keys, line_chars = spans
@@ -160,10 +149,9 @@ def measure_lines(  # type: ignore[no-untyped-def]
         c4_totals[i] = 0
     size = end - begin
     num_words = (size + 63) >> 6
-    mask, num_ids = (
-        clear_table(table, (num_newlines if num_newlines < size >> 1 else size >> 1) + 1),
-        np.int64(0),
-    )
+    # Of lines that are not blank there is at most one every two bytes.
+    most_lines = (num_newlines if num_newlines < size >> 1 else size >> 1) + 1
+    mask, num_ids = clear_table(table, most_lines), np.int64(0)
     num_lines, num_paragraphs = 0, 0
     blank_before = True
     word, start = 0, 0
@@ -222,35 +210,18 @@ def measure_lines(  # type: ignore[no-untyped-def]
         words = _ones_between(maps, sums, STARTS, _STARTS, first, last)
         longest = _longest_word(maps, first, last)
         if _ones_between(maps, sums, ODD, _ODD, first, last):
-            c4.judge_odd_line(
-                buf,
-                line_start,
-                line_stop,
-                words,
-                longest,
-                copies,
-                flags,
-                c4_tables,
-                stripped,
-                c4_totals,
+            clean_words, ends, found, brace, ends_well = c4.read_clean_line(
+                buf, line_start, line_stop, flags, c4_tables, stripped
             )
         else:
             # What follows the last end of a sentence is one more, and so is an end at the end of
             # the line.
-            ends = _ones_between(maps, sums, SENTENCE_ENDS, _SENTENCES, first, last)
+            ends = _ones_between(maps, sums, SENTENCE_ENDS, _SENTENCES, first, last) + 1
             ends_well = (closing in (_DOT, _QUESTION, _EXCLAMATION, _QUOTE)) and not in_three_dots
-            c4.judge_line(words, words, longest, ends + 1, 0, False, ends_well, copies, c4_totals)
-    return (
-        num_lines,
-        num_paragraphs,
-        bullet,
-        ellipsis,
-        terminal,
-        short,
-        num_lines - num_ids,
-        dup_chars,
-        all_chars,
-    )
+            clean_words, found, brace = words, 0, False
+        c4.judge_line(words, clean_words, longest, ends, found, brace, ends_well, copies, c4_totals)
+    counts = bullet, ellipsis, terminal, short, num_lines - num_ids
+    return num_lines, num_paragraphs, counts, dup_chars, all_chars
 
 
 @inner

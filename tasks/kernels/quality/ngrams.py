@@ -140,9 +140,8 @@ def _number_pairs(  # type: ignore[no-untyped-def]
     mask = clear_table(table, num_places)
     for k in range(num_places):
         counts[num_ids] = 0
-        found = intern_pair(
-            pair_key(ids[k], unit_ids[places[k] + n - 1]), keys, num_ids, table, mask
-        )
+        key = pair_key(ids[k], unit_ids[places[k] + n - 1])
+        found = intern_pair(key, keys, num_ids, table, mask)
         counts[found] += 1
         num_ids += found == num_ids
         ids[k] = found

@@ -24,11 +24,9 @@ def pack_lists(lists: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, 
     words = [word.encode() for words in lists for word in words]
     assert all(len(words) <= 100 for words in lists)
     of_list = np.repeat(np.arange(len(lists)), [len(words) for words in lists])
-    return (
-        np.frombuffer(b"".join(words) + bytes(16), np.uint8),
-        np.cumsum([0, *map(len, words)]),
-        of_list,
-    )
+    # `unit_key` reads sixteen bytes from the beginning of each.
+    joined = np.frombuffer(b"".join(words) + bytes(16), np.uint8)
+    return joined, np.cumsum([0, *map(len, words)]), of_list
 
 
 def empty_tables(lists: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:

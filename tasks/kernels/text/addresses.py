@@ -8,12 +8,10 @@ bounds    Nothing is checked. Who makes room says for how many, and what is read
           text has a guard or padding.
 ends      An index below 0 is an address before the array: nothing is counted from the end.
 lifetime  The caller of the kernel holds what it gives. Of an array that the kernel itself makes,
-take the address anew in each
-          round of the loop that uses the array, or use the array again behind the last use of the
-          address: Numba drops an array after its last use, and knows of no address. The address of
-          an array that grows is taken after it has grown.
-layout    Arrays in one piece alone, of which only bytes are text: anything else
-          does not compile.
+          take the address anew in each round of the loop that uses the array, or use the array
+          again behind the last use of the address: Numba drops an array after its last use, and
+          knows of no address. The address of an array that grows is taken after it has grown.
+layout    Only arrays in one piece compile, and only bytes are read and written as words.
 
 Tests run the kernels with each array between pages that may not be touched.
 """

@@ -90,7 +90,7 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
     """Which of the 64 bytes at buf[pos] are (beyond ASCII, in a character but not its first,
     letters, in units, white space, newlines, apostrophes, ends of sentences, what may close after
     them, ODD, dots, `#`, `{`, the first of a Han letter, the first of a common letter of two
-    bytes), each as the bits of one number.
+    bytes), each as the bits of one number: the first seven, and the others.
 
     buf: where bytes lie (tasks.kernels.text.addresses.pointers). Reads 66 of them; nothing is
     checked.
@@ -101,9 +101,8 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
         data = arguments[0]
 
         def load(ahead):  # type: ignore[no-untyped-def]
-            place = builder.gep(
-                data, [builder.add(arguments[1], ir.Constant(ir.IntType(64), ahead))]
-            )
+            offset = builder.add(arguments[1], ir.Constant(ir.IntType(64), ahead))
+            place = builder.gep(data, [offset])
             word = builder.load(builder.bitcast(place, block.as_pointer()))
             word.align = 1
             return word
@@ -128,9 +127,7 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
         lower = [builder.or_(load(ahead), all_of(0x20)) for ahead in range(3)]
         phrases = []
         for rare in RARE_LETTERS:
-            first, second, third = (
-                equal(chars, char) for chars, char in zip(lower, rare, strict=True)
-            )
+            first, second, third = map(equal, lower, rare)
             phrases.append(builder.and_(builder.and_(first, second), third))
         following = load(1)
         # UTF-8 of U+4E00 to U+9FFF, and of U+00C0 to U+00FF without × and ÷ and U+0400 to U+047F.
@@ -158,13 +155,13 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
             any_of(within(here, 0xE5, 0xE9), first_han),
             any_of(latin, within(here, 0xD0, 0xD1)),
         )
-        return context.make_tuple(
-            builder,
-            signature.return_type,
-            [builder.bitcast(mask, ir.IntType(64)) for mask in found],
-        )
+        words = [builder.bitcast(mask, ir.IntType(64)) for mask in found]
+        halves = zip(signature.return_type, (words[:7], words[7:]), strict=True)
+        parts = [context.make_tuple(builder, kind, half) for kind, half in halves]
+        return context.make_tuple(builder, signature.return_type, parts)
 
-    return types.UniTuple(types.uint64, 15)(buf, types.int64), generate
+    masks = types.UniTuple(types.uint64, 7), types.UniTuple(types.uint64, 8)
+    return types.Tuple(masks)(buf, types.int64), generate
 
 
 @inlined
@@ -199,38 +196,15 @@ def map_document(buf, begin, end, flags, maps, unit_starts, unit_stops):  # type
     dot_before, two_dots_before, last_ellipsis = _ZERO, _ZERO, begin - 3
     word, pos = 0, begin
     while pos < end:
-        (
-            wide,
-            tails,
-            letters,
-            units,
-            spaces,
-            newlines,
-            apostrophes,
-            ends,
-            closers,
-            odd,
-            dots,
-            signs,
-            opening,
-            han,
-            common,
-        ) = _masks(buf, pos)
+        of_words, others = _masks(buf, pos)
+        wide, tails, letters, units, spaces, newlines, apostrophes = of_words
+        ends, closers, odd, dots, signs, opening, han, common = others
+        # What lies behind the document is read, and masked out.
         inside = ~_ZERO if end - pos >= 64 else (_ONE << np.uint64(end - pos)) - _ONE
-        wide, tails, letters, units, spaces, newlines = (
-            wide & inside,
-            tails & inside,
-            letters & inside,
-            units & inside,
-            spaces & inside,
-            newlines & inside,
-        )
-        apostrophes, ends, closers, odd = (
-            apostrophes & inside,
-            ends & inside,
-            closers & inside,
-            odd & inside,
-        )
+        wide, tails, letters = wide & inside, tails & inside, letters & inside
+        units, spaces, newlines = units & inside, spaces & inside, newlines & inside
+        apostrophes, ends, closers = apostrophes & inside, ends & inside, closers & inside
+        odd &= inside
         dots, signs, opening = dots & inside, signs & inside, opening & inside
         # Bytes of units that are one letter without spaces and its marks; the first bytes of such
         # letters.
@@ -274,16 +248,13 @@ def map_document(buf, begin, end, flags, maps, unit_starts, unit_stops):  # type
                 space_rest |= rest
             elif flag & IS_APOSTROPHE:
                 unit_left = (((units << _ONE) | unit_before) >> place) & _ONE
-                if (
-                    unit_left
-                    and not single_left
-                    and after < end
-                    and class_at(buf, after, end, flags) & IS_LETTER
-                ):
+                in_word = unit_left and not single_left and after < end
+                if in_word and class_at(buf, after, end, flags) & IS_LETTER:
                     units |= here
                     unit_rest |= rest
             else:
                 ellipses += char == _ELLIPSIS
+        # Apostrophes of ASCII: one that ends this block needs the first character of the next.
         letter_after = letters >> _ONE
         if (
             apostrophes >> _TOP

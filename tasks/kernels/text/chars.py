@@ -51,21 +51,12 @@ _UNSEGMENTED_BLOCKS = (
     (0xF900, 0xFAFF),  # Han compatibility
     (0xFF66, 0xFF9D),  # halfwidth Katakana
     (0x1AFF0, 0x1B16F),  # Kana supplement and extensions
-    (
-        0x20000,
-        0x3FFFD,
-    ),  # Han extensions B and later, whole planes: newer characters than this Python knows
+    # Han extensions B and later, in whole planes for characters that this Python does not know yet.
+    (0x20000, 0x3FFFD),
 )
-_JOINERS = (
-    0x00AD,
-    0x200C,
-    0x200D,
-    0x2060,
-    0xFF9E,
-    0xFF9F,
-    *range(0xFE00, 0xFE10),
-    *range(0xE0100, 0xE01F0),
-)
+_JOINERS = (0x00AD, 0x200C, 0x200D, 0x2060)
+_VOICING_MARKS = (0xFF9E, 0xFF9F)
+_VARIATION_SELECTORS = (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
 _LAST_ASSIGNED = 0x20000  # below it categories are looked up; above lie Han, joiners, private use
 
 
@@ -80,20 +71,18 @@ def char_classes() -> np.ndarray:
         if char.isspace():
             table[code_point] = SPACE
         else:
-            table[code_point] = (
-                CONNECTOR if category == "Pc" else of_category.get(category[0], OTHER)
-            )
+            table[code_point] = of_category.get(category[0], OTHER)
+            if category == "Pc":
+                table[code_point] = CONNECTOR
     table[list(map(ord, "'’"))] = APOSTROPHE
-    table[list(_JOINERS)] = MARK
+    table[[*_JOINERS, *_VOICING_MARKS, *_VARIATION_SELECTORS]] = MARK
     for first, last in _UNSEGMENTED_BLOCKS:
         if first >= _LAST_ASSIGNED:
             table[first : last + 1] = UNSEGMENTED
             continue
         for code_point in range(first, last + 1):
-            if (
-                unicodedata.category(chr(code_point)) in ("Lo", "Lm", "Nl")
-                and table[code_point] != MARK
-            ):
+            is_letter = unicodedata.category(chr(code_point)) in ("Lo", "Lm", "Nl")
+            if is_letter and table[code_point] != MARK:
                 table[code_point] = UNSEGMENTED
     table.setflags(write=False)
     return table
@@ -104,8 +93,6 @@ def fold_table() -> np.ndarray:
     """The folded form of every code point, uint32[0x110000]."""
     table = np.arange(NUM_CODE_POINTS, dtype=np.uint32)
     for code_point in range(_LAST_ASSIGNED):
-        if 0xD800 <= code_point < 0xE000:
-            continue
         char = chr(code_point)
         folded, lowered = char.casefold(), char.lower()
         if len(folded) == 1:
@@ -144,9 +131,8 @@ def decode(buf, pos, end):  # type: ignore[no-untyped-def]
         return REPLACEMENT, pos + 1
     if lead < 0xF0:
         if pos + 2 < end:
-            return ((lead & 0x0F) << 12) | ((np.int64(buf[pos + 1]) & 0x3F) << 6) | (
-                np.int64(buf[pos + 2]) & 0x3F
-            ), pos + 3
+            high = ((lead & 0x0F) << 12) | ((np.int64(buf[pos + 1]) & 0x3F) << 6)
+            return high | (np.int64(buf[pos + 2]) & 0x3F), pos + 3
         return REPLACEMENT, pos + 1
     if pos + 3 < end:
         high = ((lead & 0x07) << 18) | ((np.int64(buf[pos + 1]) & 0x3F) << 12)
@@ -156,8 +142,8 @@ def decode(buf, pos, end):  # type: ignore[no-untyped-def]
     return REPLACEMENT, pos + 1
 
 
-_HASH_SEED = np.uint64(0xCBF29CE484222325)
-_HASH_PRIME = np.uint64(0x100000001B3)
+HASH_SEED = np.uint64(0xCBF29CE484222325)
+HASH_PRIME = np.uint64(0x100000001B3)
 
 
 @njit(cache=True, nogil=True)
@@ -191,7 +177,7 @@ def next_unit(buf, pos, end, classes, folds):  # type: ignore[no-untyped-def]
         pos = after
     if start == end:
         return end, end, np.uint64(0)
-    value = (_HASH_SEED ^ np.uint64(folds[code_point])) * _HASH_PRIME
+    value = (HASH_SEED ^ np.uint64(folds[code_point])) * HASH_PRIME
     unsegmented = kind == UNSEGMENTED
     stop = after
     while stop < end:
@@ -211,7 +197,7 @@ def next_unit(buf, pos, end, classes, folds):  # type: ignore[no-untyped-def]
                 break
         elif kind < MARK or kind == UNSEGMENTED:
             break
-        value = (value ^ np.uint64(folds[code_point])) * _HASH_PRIME
+        value = (value ^ np.uint64(folds[code_point])) * HASH_PRIME
         stop = after
     return start, stop, mix64(value)
 

@@ -81,20 +81,16 @@ def apply_edits(  # type: ignore[no-untyped-def]
     for d in range(len(begins) - 1):
         at, pos, end = out_begins[d], begins[d], begins[d + 1]
         for m in range(merged_begins[d], merged_begins[d + 1]):
-            start, stop, replacement = (
-                begins[d] + merged[m, 0],
-                begins[d] + merged[m, 1],
-                merged[m, 2],
-            )
+            start, stop = begins[d] + merged[m, 0], begins[d] + merged[m, 1]
+            replacement = merged[m, 2]
             if (buf[start] & 0xC0) == 0x80 or (stop < end and (buf[stop] & 0xC0) == 0x80):
                 return d
             for i in range(start - pos):
                 out[at + i] = buf[pos + i]
             at += start - pos
             if replacement >= 0:
-                for i in range(
-                    replacement_begins[replacement], replacement_begins[replacement + 1]
-                ):
+                first, last = replacement_begins[replacement], replacement_begins[replacement + 1]
+                for i in range(first, last):
                     out[at] = replacements[i]
                     at += 1
             pos = stop

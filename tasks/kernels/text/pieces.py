@@ -24,12 +24,8 @@ def find_pieces(texts, begins, rows, by_line, min_units, classes, folds):  # typ
     # Helpers are given where arrays lie: each call with an array counts its references.
     buf, classes, folds = pointers((texts, classes, folds))
     room = 1024
-    owners, starts, stops, reaches = (
-        np.empty(room, np.int32),
-        np.empty(room, np.int64),
-        np.empty(room, np.int64),
-        np.empty(room, np.int64),
-    )
+    owners, starts = np.empty(room, np.int32), np.empty(room, np.int64)
+    stops, reaches = np.empty(room, np.int64), np.empty(room, np.int64)
     count = 0
     for i in range(rows.size):
         begin, end = begins[rows[i]], begins[rows[i] + 1]
@@ -50,10 +46,8 @@ def find_pieces(texts, begins, rows, by_line, min_units, classes, folds):  # typ
                 continue
             if last_reach >= 0:
                 reaches[last_reach] = start
-                if not _has_units(
-                    buf, starts[last_reach], stops[last_reach], min_units, classes, folds
-                ):
-                    count -= 1
+                first, last = starts[last_reach], stops[last_reach]
+                count -= not _has_units(buf, first, last, min_units, classes, folds)
             if count == room:
                 room *= 2
                 owners, starts = _larger(owners, room), _larger(starts, room)
@@ -62,16 +56,11 @@ def find_pieces(texts, begins, rows, by_line, min_units, classes, folds):  # typ
             last_reach = count
             count += 1
             open_piece = True
-        if last_reach >= 0 and not _has_units(
-            buf, starts[last_reach], stops[last_reach], min_units, classes, folds
-        ):
-            count -= 1
-    return (
-        owners[:count].copy(),
-        starts[:count].copy(),
-        stops[:count].copy(),
-        reaches[:count].copy(),
-    )
+        if last_reach >= 0:
+            first, last = starts[last_reach], stops[last_reach]
+            count -= not _has_units(buf, first, last, min_units, classes, folds)
+    owners, starts = owners[:count].copy(), starts[:count].copy()
+    return owners, starts, stops[:count].copy(), reaches[:count].copy()
 
 
 @inner

@@ -16,12 +16,11 @@ from tasks.kernels.text.addresses import load_word, pointers
 from tasks.kernels.text.bitmaps import count_ones, trailing_zeros
 from tasks.kernels.text.chars import NUM_CODE_POINTS, decode
 
+_NUM_SCRIPTS, _LATIN = len(SCRIPTS), SCRIPTS.index("LATIN")
 _HIGH, _EACH = np.uint64(0x8080808080808080), np.uint64(0x0101010101010101)
-_SMALL, _BEFORE_A, _BEHIND_Z = (
-    np.uint64(0x20) * _EACH,
-    np.uint64(0x80 - 0x61) * _EACH,
-    np.uint64(0x80 - 0x7B) * _EACH,
-)
+_SMALL = np.uint64(0x20) * _EACH
+# Added to a byte of ASCII they set its high bit from `a` on, and from behind `z` on.
+_BEFORE_A, _BEHIND_Z = np.uint64(0x80 - 0x61) * _EACH, np.uint64(0x80 - 0x7B) * _EACH
 
 
 @lru_cache(maxsize=1)
@@ -40,34 +39,19 @@ def count_scripts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """int32[documents, len(SCRIPTS)]: characters of each script among the first `max_chars` of each
     text, and where those end."""
-    counts, ends = (
-        np.zeros((len(offsets) - 1, len(SCRIPTS)), np.int32),
-        np.zeros(len(offsets) - 1, np.int64),
-    )
-    _count(
-        buf,
-        offsets,
-        max_chars,
-        script_table(),
-        counts.reshape(-1),
-        ends,
-        len(SCRIPTS),
-        SCRIPTS.index("LATIN"),
-    )
+    counts = np.zeros((len(offsets) - 1, len(SCRIPTS)), np.int32)
+    ends = np.zeros(len(offsets) - 1, np.int64)
+    _count(buf, offsets, max_chars, script_table(), counts.reshape(-1), ends)
     return counts, ends
 
 
 @njit(cache=True, nogil=True)
-def _count(buf, offsets, max_chars, table, counts, ends, num_scripts, latin):  # type: ignore[no-untyped-def]
-    text, size, scripts, counted = (
-        pointers(buf),
-        np.int64(buf.size),
-        pointers(table),
-        pointers(counts),
-    )
+def _count(buf, offsets, max_chars, table, counts, ends):  # type: ignore[no-untyped-def]
+    text, scripts, counted = pointers((buf, table, counts))
+    size = np.int64(buf.size)
     for d in range(len(offsets) - 1):
         pos, end, left = np.int64(offsets[d]), np.int64(offsets[d + 1]), np.int64(max_chars)
-        row, ascii_letters, ascii_others = d * num_scripts, np.int64(0), np.int64(0)
+        row, ascii_letters, ascii_others = d * _NUM_SCRIPTS, np.int64(0), np.int64(0)
         while pos < end and left > 0:
             if text[pos] >= 0x80:
                 char, pos = decode(text, pos, end)
@@ -90,5 +74,5 @@ def _count(buf, offsets, max_chars, table, counts, ends, num_scripts, latin):  #
                 pos += 1
                 left -= 1
         counted[row] += ascii_others
-        counted[row + latin] += ascii_letters
+        counted[row + _LATIN] += ascii_letters
         ends[d] = pos

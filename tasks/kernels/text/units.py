@@ -61,13 +61,9 @@ def number_units(buf, begin, maps, flags, num_units, places, spans, units, chars
         start, stop = unit_starts[i], unit_stops[i]
         key, rest = unit_key(buf, start, stop)
         slot = first_slot(key, mask)
-        starts[num_ids], stops[num_ids], keys[num_ids], rests[num_ids], counts[num_ids] = (
-            start,
-            stop,
-            key,
-            rest,
-            0,
-        )
+        # Written before it is known to be new: an empty slot reads as this id, and ends the search.
+        starts[num_ids], stops[num_ids] = start, stop
+        keys[num_ids], rests[num_ids], counts[num_ids] = key, rest, 0
         while True:
             found = known_id(table, slot, num_ids)
             if (keys[found] ^ key) | (rests[found] ^ rest) == 0:

@@ -106,35 +106,23 @@ def find_windows(buf, begins, rows, size, chosen, tables, scratch):  # type: ign
                 hot = at < chosen.size and chosen[at] == grams[before]
             if hot:
                 if found == len(keys):
-                    more_keys, more = (
-                        np.empty((2 * found, 2), np.uint64),
-                        np.empty((2 * found, 4), np.int64),
-                    )
+                    more_keys = np.empty((2 * found, 2), np.uint64)
+                    more = np.empty((2 * found, 4), np.int64)
                     more_keys[:found], more[:found] = keys, where
                     keys, where = more_keys, more
                 keys[found, 0], keys[found, 1] = mix64(one), mix64(two)
                 where[found, 0], where[found, 1] = i, window
-                where[found, 2], where[found, 3] = (
-                    starts[window] - begin,
-                    stops[window + size - 1] - begin,
-                )
+                where[found, 2] = starts[window] - begin
+                where[found, 3] = stops[window + size - 1] - begin
                 found += 1
-            one, two = (
-                uint64(one - units[window] * leaving_one),
-                uint64(two - units[window] * leaving_two),
-            )
+            # The first unit leaves both polynomials.
+            one = uint64(one - units[window] * leaving_one)
+            two = uint64(two - units[window] * leaving_two)
     return keys[:found].copy(), where[:found].copy()
 
 
-def make_scratch(
-    begins: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def make_scratch(begins: np.ndarray) -> tuple[np.ndarray, ...]:
     """Room for the units of the longest text: starts, stops, hashes, runs and places."""
     room = int(np.diff(begins).max(initial=0)) + 1
-    return (
-        np.empty(room, np.int64),
-        np.empty(room, np.int64),
-        np.empty(room, np.uint64),
-        np.empty(room, np.uint64),
-        np.empty(room, np.int64),
-    )
+    dtypes = (np.int64, np.int64, np.uint64, np.uint64, np.int64)
+    return tuple(np.empty(room, dtype) for dtype in dtypes)

@@ -3,7 +3,7 @@ those not met before.
 
 The cuts are the expressions of `tasks.tokenizer.pretokenizers`, written out as a walk over code
 points; `limits` (int64[5]) bounds runs of letters, digits, signs, line ends after signs, and
-spaces. Character classes come from the expressions' own engine. A pre- token that is in the table
+spaces. Character classes come from the expressions' own engine. A pre-token that is in the table
 costs a hash and a comparison; a new one is merged by the definition, lowest rank first and leftmost
 of equals, quadratic in its length, which is why documents with a pre-token above MAX_MERGED_BYTES
 are left to the caller. For WordPiece it is cut by walks through a tree of pieces, each at most as
@@ -239,11 +239,8 @@ def remember(buf, start, stop, ids, num_ids, hashes, words, id_counts, word_byte
     if there:
         return
     hashes[slot] = span_key(buf, start, stop)
-    words[slot, 0], words[slot, 1], words[slot, 2] = (
-        state[NUM_WORD_BYTES],
-        size,
-        state[NUM_WORD_IDS],
-    )
+    words[slot, 0], words[slot, 1] = state[NUM_WORD_BYTES], size
+    words[slot, 2] = state[NUM_WORD_IDS]
     id_counts[slot] = num_ids
     for i in range(size):
         word_bytes[state[NUM_WORD_BYTES] + i] = buf[start + i]
@@ -299,18 +296,9 @@ def encode_documents(  # type: ignore[no-untyped-def]
                     out[count] = merged[i]
                     count += 1
                 remember(
-                    buf,
-                    pos,
-                    stop,
-                    merged,
-                    num_ids,
-                    hashes,
-                    words,
-                    id_counts,
-                    word_bytes,
-                    word_ids,
-                    state,
-                )
+                    buf, pos, stop, merged, num_ids,
+                    hashes, words, id_counts, word_bytes, word_ids, state,
+                )  # fmt: skip
             pos = stop
         if too_long:
             count = first

@@ -26,11 +26,10 @@ def contamination_section(run: Run) -> Section | None:
     )
     rows = []
     for name, row in suites:
-        all_items, hit, documents, too_short = (
-            row.number(key) for key in ("items", "hit_items", "hit_documents", "too_short")
-        )
+        all_items, hit = row.each("items", "hit_items")
         of_items = (count(all_items), amount(hit, max(items)), share(hit, all_items))
-        rows.append((foreign(name), *of_items, count(documents), count(too_short)))
+        others = map(count, row.each("hit_documents", "too_short"))
+        rows.append((foreign(name), *of_items, *others))
     sources = found.largest_first("by_source")
     title = Markup("An excerpt: {}, item {}")
     values = {

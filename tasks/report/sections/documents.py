@@ -4,14 +4,13 @@ languages."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
 from tasks.corpus.tally import OTHER
-from tasks.report.charts import Bar, Chart, bars, histogram
+from tasks.report.charts import Chart, Mark, bars, histogram
 from tasks.report.markup import amount, code, foreign
 from tasks.report.page import Section
 from tasks.report.quantities import (
@@ -46,16 +45,6 @@ REPAIRS = {
     "CRLF": "Windows line end",
     "LONE_SURROGATE": "lone surrogate",
 }
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """Kept of read by name."""
-
-    chart: Chart | None
-    rows: Sequence[tuple[Any, ...]]
-    more: str
-    """What the chart leaves out, and the table has."""
 
 
 def documents_section(run: Run) -> Section:
@@ -115,7 +104,7 @@ def languages_section(run: Run) -> Section:
 def _funnel(run: Run) -> Chart | None:
     rows = run.metrics("documents").rows("funnel")
     read = run.documents_read or max((row.number("documents") or 0 for row in rows), default=0)
-    marks: list[Bar] = []
+    marks: list[Mark] = []
     before = None
     for row in rows:
         left, name = row.number("documents") or 0, row.text("stage") or ""
@@ -125,7 +114,7 @@ def _funnel(run: Run) -> Chart | None:
         if before is not None and before > left:
             title += f", {count(before - left)} fewer than before"
         shown = f"{count(left)} · {share(left, read)}"
-        marks.append(Bar(STAGE_WORDS.get(name, name), left, shown, title, whole=max(read, left)))
+        marks.append(Mark(STAGE_WORDS.get(name, name), left, shown, title, whole=max(read, left)))
         before = left
     return partial(bars, marks) if marks else None
 
@@ -144,8 +133,9 @@ def _reasons(run: Run) -> list[tuple[str, str, float]]:
 
 def distribution(
     read: Sequence[tuple[str, Facts]], kept: Mapping[str, object]
-) -> Distribution | None:
-    """Kept of read, by name in the given order: the largest as bars, all in a table.
+) -> dict[str, Any] | None:
+    """Kept of read, by name in the given order: the largest as bars, all in a table, and in `more`
+    what the bars leave out.
 
     The rest entry of a long table is not compared: which names it sums up differs between read and
     kept.
@@ -156,10 +146,10 @@ def distribution(
         if name == OTHER:
             rows.append((name, count(there), bytes_read, "–", "–", "–"))
             continue
-        there, left_facts = there or 0, Facts(kept.get(name))
-        left, bytes_left = left_facts.number("documents") or 0, left_facts.number("bytes") or 0
+        there = there or 0
+        left, bytes_left = (n or 0 for n in Facts(kept.get(name)).each("documents", "bytes"))
         title = f"{name}: {count(left)} of {plural(there, 'document')} kept, {bytes_read} read"
-        marks.append(Bar(name, left, f"{count(left)} of {count(there)}", title, whole=there))
+        marks.append(Mark(name, left, f"{count(left)} of {count(there)}", title, whole=there))
         cells = (count(there), bytes_read, count(left), size(bytes_left), share(left, there))
         rows.append((foreign(name), *cells))
     more = ""
@@ -170,14 +160,12 @@ def distribution(
             table_has = f"the {len(marks)} largest and the rest in one row"
         more = f" The {LARGEST} largest of {of_all}; the table has {table_has}."
     chart = partial(bars, marks[:LARGEST]) if marks else None
-    return Distribution(chart, rows, more) if rows else None
+    return {"chart": chart, "rows": rows, "more": more} if rows else None
 
 
 def _lengths(ingest: Facts) -> Chart | None:
     edges = ingest.numbers("length_histogram", "edges_bytes")
     counts = ingest.numbers("length_histogram", "counts")
-    if len(edges) == len(counts) and edges:
-        edges.append(edges[-1] * 2 or 1.0)  # the last bin has no upper end
     if len(edges) != len(counts) + 1 or not any(counts):
         return None
     return partial(

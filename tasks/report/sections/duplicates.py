@@ -6,7 +6,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from tasks.report.charts import Bar, Chart, Series, bars, lines
+from tasks.report.charts import Chart, Mark, Series, bars, lines
 from tasks.report.differences import mark_differences
 from tasks.report.markup import hashed
 from tasks.report.page import Section
@@ -69,6 +69,7 @@ def _cluster_sizes(dedup: Facts) -> Chart | None:
     grouped: dict[tuple[int, int], float] = {}
     for members, n in sorted(sizes.items()):
         low = high = members
+        # From one power of two to the next; the first group begins later, at FIRST_GROUPED.
         if members >= FIRST_GROUPED:
             power = 1 << (members.bit_length() - 1)
             low, high = max(power, FIRST_GROUPED), 2 * power - 1
@@ -76,15 +77,13 @@ def _cluster_sizes(dedup: Facts) -> Chart | None:
     marks = []
     for (low, high), n in grouped.items():
         name = f"{low} documents" if low == high else f"{low} to {high} documents"
-        marks.append(Bar(name, n, plural(n, "cluster"), f"{plural(n, 'cluster')} of {name}"))
+        marks.append(Mark(name, n, plural(n, "cluster"), f"{plural(n, 'cluster')} of {name}"))
     return partial(bars, marks) if marks else None
 
 
 def _candidate_curve(lsh: Facts) -> dict[str, object]:
     """How likely banding finds a pair: a property of the settings, 1 − (1 − sʳ)ᵇ (MMDS ch. 3)."""
-    num_bands, num_rows, threshold = (
-        lsh.number(name) for name in ("num_bands", "rows_per_band", "threshold")
-    )
+    num_bands, num_rows, threshold = lsh.each("num_bands", "rows_per_band", "threshold")
     if num_bands is None or num_rows is None or num_bands < 1 or num_rows < 1:
         return {"banding_curve": None}
     similarities = [i / (CURVE_POINTS - 1) for i in range(CURVE_POINTS)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tasks.report.charts import Estimate, Reference, forest
+from tasks.report.charts import Mark, Reference, forest
 from tasks.report.markup import foreign
 from tasks.report.page import Section
 from tasks.report.quantities import NOT_MEASURED, Facts, count, fixed, plural, size, span
@@ -19,7 +19,8 @@ BASELINES = (("bigram", "r1"), ("unigram", "r2"))
 
 def evaluation_section(run: Run) -> Section:
     evaluate = run.metrics("evaluate")
-    value, documents = (evaluate.number("val_bpb", k) for k in ("value", "num_documents"))
+    whole = Facts(evaluate.group("val_bpb"))
+    value, documents = whole.each("value", "num_documents")
     verdicts = [verdict for name, _ in BASELINES if (verdict := run.against_baseline(name))]
     finding = (
         f"{fixed(value)} bits per byte on {plural(documents, 'held-out document')}"
@@ -29,7 +30,7 @@ def evaluation_section(run: Run) -> Section:
         finding = "How well the model predicts unseen text was not measured in this run."
     values = {
         "interval": run.interval_name,
-        "whole": Facts(evaluate.group("val_bpb")),
+        "whole": whole,
         "rows": [] if value is None else _rows(evaluate, value),
         "by_name": {name: _by_name(evaluate, f"by_{name}") for name in ("source", "language")},
         "references": reference_legend(references_of(evaluate)),
@@ -67,7 +68,7 @@ def reference_legend(references: list[Reference]) -> list[tuple[str, str]]:
 
 
 def _rows(evaluate: Facts, value: float) -> list[tuple[str, ...]]:
-    low, high = (evaluate.number("val_bpb", end) for end in ("low", "high"))
+    low, high = Facts(evaluate.group("val_bpb")).each("low", "high")
     rows: list[tuple[str, ...]] = [("model", fixed(value), span(low, high), "1")]
     for name, _ in BASELINES:
         baseline = evaluate.number(f"{name}_bpb")
@@ -86,14 +87,14 @@ def _rows(evaluate: Facts, value: float) -> list[tuple[str, ...]]:
 def _by_name(evaluate: Facts, group: str) -> dict[str, Any]:
     marks, rows = [], []
     for name, facts in evaluate.largest_first(group, by=["bytes"]):
-        value, low, high = (facts.number(key) for key in ("value", "low", "high"))
+        value, low, high = facts.each("value", "low", "high")
         if value is None:
             continue
         documents, num_bytes = facts.number("documents"), size(facts.number("bytes"))
         shown = interval_text(facts)
         title = f"{name}: {shown} bits per byte over {plural(documents, 'document')}, {num_bytes}"
         tone = "a small" if facts.value("small") is True else "a"
-        marks.append(Estimate(name, value, low, high, shown, title, tone))
+        marks.append(Mark(name, value, shown, title, low=low, high=high, tone=tone))
         rows.append((foreign(name), fixed(value), span(low, high), count(documents), num_bytes))
     legend = [("point", "model")]
     if any(mark.tone != "a" for mark in marks):
@@ -109,13 +110,10 @@ def _policy(evaluate: Facts) -> list[tuple[str, Any, str]]:
     """How the numbers were made, in the words of the stage."""
     policy = evaluate.group("policy").items()
     entries = [(name.replace("_", " "), foreign(value), "") for name, value in policy]
+    mean = "mean per document; in no other figure"
     extra = (
         ("bits per token", "bits_per_token", "of the model, over the scored tokens"),
-        (
-            "bits of an end of text",
-            "eos_bits_per_document",
-            "mean per document; in no other figure",
-        ),
+        ("bits of an end of text", "eos_bits_per_document", mean),
     )
     return entries + [
         (name, fixed(value), meaning)

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tasks.report.charts import Bar, Chart, bars
+from tasks.report.charts import Chart, Mark, bars
 from tasks.report.markup import aside, foreign, hashed
 from tasks.report.page import Section
 from tasks.report.quantities import (
@@ -95,16 +95,15 @@ def _times(run: Run) -> Chart | None:
     for stage, elapsed_s in elapsed.items():
         time, of_all = duration(elapsed_s), share(elapsed_s, total)
         title = f"{stage}: {time}, {of_all} of the sum"
-        marks.append(Bar(stage, elapsed_s, f"{time} · {of_all}", title))
+        marks.append(Mark(stage, elapsed_s, f"{time} · {of_all}", title))
     return partial(bars, marks) if marks else None
 
 
 def _artifact(run: Run, stage: str) -> tuple[Any, ...]:
     record = run.record(stage)
     link = Markup('<a href="#made-{0}">{0}</a>')
-    parents = [
-        link.format(name) for name in run.artifacts if name in record.group("identity", "parents")
-    ]
+    made_from = record.group("identity", "parents")
+    parents = [link.format(name) for name in run.artifacts if name in made_from]
     return (
         link.format(stage),
         hashed(run.artifacts[stage].key or NOT_MEASURED),
@@ -120,7 +119,7 @@ def _details(run: Run, stage: str) -> dict[str, Any]:
     record = run.record(stage)
     host, libraries = record.group("host"), record.group("identity", "libraries")
     at = [moment(t) for k in ("started_at", "finished_at") if (t := record.text(k))]
-    times = (duration(record.number(name)) for name in ("elapsed_s", "cpu_s"))
+    times = map(duration, record.each("elapsed_s", "cpu_s"))
     machine = [f"{k} {host[k]}" for k in ("name", "machine", "python", "cpus") if k in host]
     device = record.text("identity", "device")
     facts = [
@@ -135,7 +134,7 @@ def _details(run: Run, stage: str) -> dict[str, Any]:
     ]
     inputs = record.group("identity", "inputs").items()
     files = [
-        (foreign(f.text("path") or "–"), _code(f.text("digest") or "–"), _file_size(f))
+        (foreign(f.text("path") or "–"), _code(f.text("digest") or "–"), _size(f.number("size")))
         for f in record.rows("files")
     ]
     return {
@@ -157,6 +156,5 @@ def _counters(counters: Facts) -> list[tuple[str, str]]:
     return flat
 
 
-def _file_size(file: Facts) -> str:
-    num_bytes = file.number("size")
+def _size(num_bytes: float | None) -> str:
     return size(num_bytes) if num_bytes is not None else "–"

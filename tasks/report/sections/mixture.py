@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tasks.corpus.tally import OTHER
-from tasks.report.charts import Bar, bars
+from tasks.report.charts import Mark, bars
 from tasks.report.markup import foreign
 from tasks.report.page import Section
 from tasks.report.quantities import NARROW, Facts, count, share, significant, size
@@ -16,9 +16,7 @@ MOST_LABELS = 15
 
 def mixture_section(run: Run) -> Section:
     mixture = Facts(run.metrics("documents").value("mixture"))
-    there, reached, planned = (
-        mixture.number(name) for name in ("bytes", "reached_bytes", "planned_bytes")
-    )
+    there, reached, planned = mixture.each("bytes", "reached_bytes", "planned_bytes")
     if there is None:
         finding = "How often documents are read was not measured in this run."
         return Section("mixture", "Mixture", finding)
@@ -48,7 +46,7 @@ def _mixed(mixture: Facts, axis: str) -> dict[str, object]:
         shares = [share(n, total) for n, total in zip(amounts, totals, strict=True)]
         times = f"{significant(reached / there)}{NARROW}×" if there else "–"
         title = f"{name}: {size(there)} there, {size(planned)} planned, {size(reached)} reached"
-        marks.append(Bar(name, reached, f"{shares[2]} · {times}", title, whole=planned))
+        marks.append(Mark(name, reached, f"{shares[2]} · {times}", title, whole=planned))
         label = name if name == OTHER else foreign(name)
         rows.append((label, size(there), *shares, times, count(facts.number("documents"))))
     return {"chart": partial(bars, marks[:MOST_LABELS]), "rows": rows}

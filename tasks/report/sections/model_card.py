@@ -42,10 +42,8 @@ def model_card_section(run: Run) -> Section:
         " this run."
     )
     train, evaluate = run.metrics("train"), run.metrics("evaluate")
-    tested = [
-        (name, facts.number("documents") or 0)
-        for name, facts in evaluate.largest_first("by_language")
-    ]
+    by_language = evaluate.largest_first("by_language")
+    tested = [(name, facts.number("documents") or 0) for name, facts in by_language]
     well = [name for name, n in tested if n >= FEW_LANGUAGE_DOCUMENTS and name != "und"]
     thin = [name for name, n in tested if 0 < n < FEW_LANGUAGE_DOCUMENTS]
     finished = run.record("train").text("finished_at")
@@ -55,6 +53,14 @@ def model_card_section(run: Run) -> Section:
         for name, f in splits
     )
     licences = [name for name, _ in most_first(run.metrics("ingest").group("licenses"))]
+    limits = (
+        _limit_of_scale(run),
+        _limit_of_languages(run, thin),
+        _limit_of_sources(run),
+        _limit_of_validation(run),
+        _limit_of_privacy(run),
+        _limit_of_duplicates(run),
+    )
     values = {
         "num_parameters": train.number("num_parameters"),
         "key": run.artifacts["train"].key or "not published",
@@ -67,7 +73,7 @@ def model_card_section(run: Run) -> Section:
         "interval": run.interval_name,
         "few": FEW_LANGUAGE_DOCUMENTS,
         "well_tested": listed(well[:MOST_LANGUAGES]),
-        "limits": [limit for limit in _limits(run, thin) if limit],
+        "limits": list(filter(None, limits)),
     }
     return Section("model-card", "Model card", finding, values)
 
@@ -75,17 +81,6 @@ def model_card_section(run: Run) -> Section:
 def _some(names: list[str]) -> Markup:
     more = len(names) - MOST_NAMED
     return listed(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _limits(run: Run, thin: list[str]) -> tuple[str | None, ...]:
-    return (
-        _limit_of_scale(run),
-        _limit_of_languages(run, thin),
-        _limit_of_sources(run),
-        _limit_of_validation(run),
-        _limit_of_privacy(run),
-        _limit_of_duplicates(run),
-    )
 
 
 def _limit_of_scale(run: Run) -> str | None:

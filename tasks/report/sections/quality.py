@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tasks.report.charts import Bar, Chart, bars, heat
+from tasks.report.charts import Chart, Mark, bars, heat
 from tasks.report.markup import amount, aside, breakable, code, foreign
 from tasks.report.page import Section
 from tasks.report.quantities import (
@@ -51,14 +51,13 @@ def quality_section(run: Run) -> Section:
         finding = "Quality rules were not measured in this run."
     names = [rule.text("name") or f"rule {i + 1}" for i, rule in enumerate(rules)]
     by_language = [(k, n) for k, n in most_first(quality.group("dropped_by_language")) if n]
+    more = f" The {MOST_LANGUAGES} largest of {len(by_language)}."
     values = {
         **_rule_table(quality, rules, names, hits),
         **_overlap(quality, names),
         "places": _places_table(rules),
         "by_language": _by_language(by_language),
-        "by_language_more": f" The {MOST_LANGUAGES} largest of {len(by_language)}."
-        if len(by_language) > MOST_LANGUAGES
-        else "",
+        "by_language_more": more if len(by_language) > MOST_LANGUAGES else "",
     }
     return Section("quality", "Quality rules", finding, values)
 
@@ -125,6 +124,7 @@ def _places(rule: Facts) -> list[Facts]:
         fewer = [(*labels[:i], None, *labels[i + 1 :]) for i in range(len(labels)) if labels[i]]
         return [found[place] for place in fewer if place in found]
 
+    # An entry that repeats every wider one around it would say nothing new.
     return [
         place
         for labels, place in found.items()
@@ -192,5 +192,5 @@ def _by_language(dropped: Sequence[tuple[str, float]]) -> Chart | None:
     marks = []
     for name, n in dropped[:MOST_LANGUAGES]:
         title = f"{name}: {plural(n, 'document')} dropped, {percent(n / total)} of all dropped"
-        marks.append(Bar(name, n, count(n), title))
+        marks.append(Mark(name, n, count(n), title))
     return partial(bars, marks) if marks else None

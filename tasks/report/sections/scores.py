@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from tasks.corpus.score_cuts import BUCKETS, NO_BUCKET
 from tasks.corpus.tally import OTHER
-from tasks.report.charts import Bar, Chart, Series, bars, histogram, lines
+from tasks.report.charts import Chart, Mark, Series, bars, histogram, lines
 from tasks.report.markup import code, foreign
 from tasks.report.page import Section
 from tasks.report.quantities import (
@@ -75,14 +75,12 @@ def _score(name: str, facts: Facts) -> dict[str, Any]:
 def _summary(facts: Facts) -> list[tuple[str, str]]:
     training = Facts(facts.group("training"))
     scored = f"{count(facts.number('scored'))}, {count(facts.number('unscored'))} without"
-    rows = [
-        ("documents with the score", scored),
-        ("median", significant(facts.number("quantiles", "0.5"))),
-    ]
+    median = significant(facts.number("quantiles", "0.5"))
+    rows = [("documents with the score", scored), ("median", median)]
     if facts.text("kind") == "classifier" and training.number("positives") is not None:
         learnt = (plural(training.number(f"{kind}s"), kind) for kind in ("positive", "negative"))
         rows.append(("learnt from", ", ".join(learnt)))
-        auc, low, high = (training.number("auc", key) for key in ("value", "low", "high"))
+        auc, low, high = Facts(training.group("auc")).each("value", "low", "high")
         interval = f" ({span(low, high)})" if low is not None and high is not None else ""
         rows.append(("area under the ROC curve, held out", f"{fixed(auc)}{interval}"))
     for language, held_out in training.items("held_out")[:LARGEST]:
@@ -102,19 +100,14 @@ def _distribution(facts: Facts) -> Chart | None:
 
 
 def _calibration(facts: Facts) -> Chart | None:
-    points = [
-        (score, frac)
-        for row in facts.rows("training", "calibration")
-        if (score := row.number("mean_score")) is not None
-        and (frac := row.number("positive_frac")) is not None
-    ]
+    bins = facts.rows("training", "calibration")
+    pairs = [row.each("mean_score", "positive_frac") for row in bins]
+    points = [(x, y) for x, y in pairs if x is not None and y is not None]
+    if len(points) < 2:
+        return None
     ideal = Series("calibrated", [(0.0, 0.0), (1.0, 1.0)], "b")
     series = [ideal, Series("held out", points, dots=True)]
-    return (
-        partial(lines, series, x_label="score", y_label="positives", from_zero=True)
-        if len(points) > 1
-        else None
-    )
+    return partial(lines, series, x_label="score", y_label="positives", from_zero=True)
 
 
 def _kept_by_register(facts: Facts) -> Chart | None:
@@ -124,7 +117,7 @@ def _kept_by_register(facts: Facts) -> Chart | None:
         if scored and kept is not None and label != OTHER:
             shown = f"{share(kept, scored)} of {count(scored)}"
             title = f"{label}: {shown} scored documents kept"
-            marks.append(Bar(label, kept, shown, title, whole=scored))
+            marks.append(Mark(label, kept, shown, title, whole=scored))
     return partial(bars, marks[:LARGEST]) if len(marks) > 1 else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tasks.report.charts import Bar, Chart, bars
+from tasks.report.charts import Chart, Mark, bars
 from tasks.report.markup import foreign
 from tasks.report.page import Section
 from tasks.report.quantities import (
@@ -34,11 +34,8 @@ def speed_section(run: Run) -> Section:
     passed = bench.value("correctness", "passed")
     verdict = NOT_MEASURED if not isinstance(passed, bool) else "passed" if passed else "failed"
     environment = Facts(bench.group("environment"))
-    threads = environment.number("threads")
-    arithmetic = [
-        environment.text("dtype"),
-        plural(threads, "thread") if threads is not None else None,
-    ]
+    dtype, threads = environment.text("dtype"), environment.number("threads")
+    arithmetic = [dtype, plural(threads, "thread") if threads is not None else None]
     values = {
         "withheld": bool(run.speed_withheld),
         "bench": bench,
@@ -61,15 +58,13 @@ def speed_section(run: Run) -> Section:
 
 def headline_cell(bench: Facts) -> str:
     """Where the headline speed was measured, as far as the stage says so."""
-    batch, prompt = bench.number("headline", "batch"), bench.number("headline", "prompt_tokens")
+    batch, prompt = Facts(bench.group("headline")).each("batch", "prompt_tokens")
     known = batch is not None and prompt is not None
     return f"; batch {count(batch)}, {count(prompt)} prompt tokens" if known else ""
 
 
 def _cell_name(cell: Facts) -> str:
-    batch, prompt, new = (
-        count(cell.number(name)) for name in ("batch", "prompt_tokens", "new_tokens")
-    )
+    batch, prompt, new = map(count, cell.each("batch", "prompt_tokens", "new_tokens"))
     return f"batch {batch}, {prompt} + {new}"
 
 
@@ -97,7 +92,7 @@ def _chart(cells: Sequence[Facts]) -> Chart | None:
         mode, name, shown = cell.text("mode") or "?", _cell_name(cell), significant(median)
         title = f"{mode}, {name} tokens: {shown} tokens/s, {_spread_name([cell])} {_spread(cell)}"
         tone, label = "a" if mode == "cached" else "b", f"{name} · {mode}"
-        marks.append(Bar(label, median, shown, title, low=low, high=high, tone=tone))
+        marks.append(Mark(label, median, shown, title, low=low, high=high, tone=tone))
     return partial(bars, marks) if marks else None
 
 
@@ -105,9 +100,7 @@ def _row(cell: Facts) -> tuple[Any, ...]:
     prefill_s = cell.number("prefill_s", "median")
     return (
         cell.text("mode") or "–",
-        count(cell.number("batch")),
-        count(cell.number("prompt_tokens")),
-        count(cell.number("new_tokens")),
+        *map(count, cell.each("batch", "prompt_tokens", "new_tokens")),
         significant(cell.number("decode_tok_s", "median")),
         _spread(cell),
         NOT_MEASURED if prefill_s is None else f"{significant(1000 * prefill_s)} ms",

@@ -7,7 +7,7 @@ from functools import partial
 
 from tasks.corpus.statistics import wilson_interval
 from tasks.definitions.pii_kinds import LABELLED
-from tasks.report.charts import Bar, bars
+from tasks.report.charts import Mark, bars
 from tasks.report.markup import amount, code
 from tasks.report.page import Section
 from tasks.report.quantities import Facts, count, plural, share, significant, size
@@ -85,7 +85,7 @@ def _bytes_by_language(tokenizer: Facts) -> dict[str, object]:
         if (value := facts.number("bytes_per_token")) is not None:
             documents = plural(facts.number("documents"), "document")
             title = f"{name}: {value:.3f} bytes per token, over {documents}"
-            marks.append(Bar(name, value, significant(value), title))
+            marks.append(Mark(name, value, significant(value), title))
     more = ""
     if len(marks) > MOST_LANGUAGES:
         more = f" The {MOST_LANGUAGES} languages with most documents of {len(marks)}."

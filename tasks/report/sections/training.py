@@ -22,10 +22,8 @@ from tasks.report.sections.evaluation import reference_legend, references_of
 OPTIMIZERS = {
     "adamw": (
         "AdamW",
-        (
-            "every weight moves by its averaged gradient over the root of its averaged square"
-            " (Loshchilov and Hutter, 2019)"
-        ),
+        "every weight moves by its averaged gradient over the root of its averaged square"
+        " (Loshchilov and Hutter, 2019)",
     ),
     "lion": ("Lion", "every weight moves by the sign of its averaged gradient (Chen et al., 2023)"),
     "adafactor": (
@@ -34,11 +32,9 @@ OPTIMIZERS = {
     ),
     "muon": (
         "Muon",
-        (
-            "the averaged gradient of each matrix in a block is orthogonalised, so that rare"
-            " directions are learnt as fast as common ones (Jordan et al., 2024); embeddings, head"
-            " and norms use AdamW"
-        ),
+        "the averaged gradient of each matrix in a block is orthogonalised, so that rare directions"
+        " are learnt as fast as common ones (Jordan et al., 2024); embeddings, head and norms use"
+        " AdamW",
     ),
 }
 """Name and meaning of each `optim.kind`."""
@@ -54,10 +50,8 @@ SCHEDULES = {
 
 def training_section(run: Run) -> Section:
     train = run.metrics("train")
-    parameters, steps, train_loss, validation_loss = (
-        train.number(name)
-        for name in ("num_parameters", "num_steps", "final_train_loss", "final_val_loss")
-    )
+    parameters, steps = train.each("num_parameters", "num_steps")
+    train_loss, validation_loss = train.each("final_train_loss", "final_val_loss")
     finding = (
         f"{compact(parameters)} parameters, {plural(steps, 'step')}: the loss ended at"
         f" {fixed(train_loss)} nats per token in training and {fixed(validation_loss)} on"
@@ -102,7 +96,7 @@ def _optimizer(optim: Facts) -> list[tuple[str, str, str]]:
 
 def _layout(train: Facts) -> str:
     layout = Facts(train.group("layout"))
-    num_processes, num_threads = layout.number("num_processes"), layout.number("num_threads")
+    num_processes, num_threads = layout.each("num_processes", "num_threads")
     parts = [
         layout.text("kind"),
         None if num_processes is None else plural(num_processes, "process", "processes"),

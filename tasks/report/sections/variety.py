@@ -99,11 +99,8 @@ def _growth_change(before: float | None, after: float | None) -> str:
 
 
 def _scale(state: str, facts: Facts) -> tuple[Any, ...]:
-    documents, num_bytes, words, tokens = (
-        facts.number(name) for name in ("documents", "bytes", "words", "tokens_estimated")
-    )
-    counts = (count(documents), size(num_bytes), compact(words), compact(tokens))
-    return (STATES[state], code(state), *counts)
+    documents, num_bytes, *rest = facts.each("documents", "bytes", "words", "tokens_estimated")
+    return (STATES[state], code(state), count(documents), size(num_bytes), *map(compact, rest))
 
 
 def _measures(states: Sequence[Facts], vendi_documents: float | None) -> list[tuple[Any, ...]]:
@@ -122,7 +119,7 @@ def _measures(states: Sequence[Facts], vendi_documents: float | None) -> list[tu
         return shown
 
     def vendi(facts: Facts) -> str:
-        value, high = facts.number("vendi", "value"), facts.number("vendi", "high")
+        value, high = Facts(facts.group("vendi")).each("value", "high")
         if value is None or high is None:
             return NOT_MEASURED
         return f"{fixed(value, 1)} ± {fixed(high - value, 1)}"
@@ -137,11 +134,7 @@ def _measures(states: Sequence[Facts], vendi_documents: float | None) -> list[tu
         ("Word entropy", "bits a word tells", read(fixed, "entropy_bits", "1gram", digits=2)),
         ("… after one word", "bits the next word tells", further(2)),
         ("… after two words", "bits the next word tells", further(3)),
-        (
-            f"Unlike of {count(vendi_documents)}",
-            "Vendi score of documents, 95 % interval",
-            vendi,
-        ),
+        (f"Unlike of {count(vendi_documents)}", "Vendi score of documents, 95 % interval", vendi),
     )
     name = Markup('<div class="measure">{}<span>{}</span></div>')
     return [(name.format(what, meaning), *map(show, states)) for what, meaning, show in rows]
@@ -196,6 +189,7 @@ def _histogram(
         place = edges.index(start)
         behind[place] += b
         counts[place] += a
+    # Features that do not pass 1 are shares; the others have long tails.
     log, draw = edges[-1] > 1.5, partial(histogram, x_label="value", noun="documents")
     return partial(draw, edges, counts, log=log, behind=behind)
 

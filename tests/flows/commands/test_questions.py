@@ -2,228 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from flows import cli
 from flows.commands.answers import describe_dedup
 from flows.records import RunRecord, write_record
-from tasks.contamination.config import ContaminationConfig
-from tasks.contamination.stage import find_contamination
-from tasks.contamination.suites import SuiteConfig
-from tasks.corpus.documentset import ID, write_table
-from tasks.documents.config import DocumentsConfig
-from tasks.documents.mixture import MixtureConfig
-from tasks.documents.stage import write_documents
-from tasks.explain.explain import find_documents, find_records
-from tasks.quality.c4_lines import LineCutsConfig
-from tasks.quality.config import QualityConfig
-from tasks.quality.limits import Limit, RuleOverlay
-from tasks.quality.stage import filter_quality
-from tasks.runtime.artifact import Artifact
-from tasks.runtime.keys import key_config
-from tasks.runtime.store import Node, Store, now
-from tasks.scores.config import ScoresConfig
-from tasks.scores.stage import score_documents
-from tests.support.data.make_artifacts import (
-    empty_dir,
-    ingest_files,
-    make_sidecar,
-    read_documents,
-    write_jsonl,
-)
-
-TEXTS = {
-    "good": "The people of the town have a river to be with, and that is "
-    + " ".join(f"word{i}" for i in range(60))
-    + ".",
-    "copy": "The people of the town have a river to be with, and that was "
-    + " ".join(f"word{i}" for i in range(60))
-    + ".",
-    "short": "Too few words of\x1b[31m text here.",
-    "emptied": "All of this that the people have to be with is cut "
-    + " ".join(f"cut{i}" for i in range(50))
-    + ".",
-    "unmixed": "Das hier ist the text of another language that we have "
-    + " ".join(f"wort{i}" for i in range(99))
-    + ".",
-    "again": "The people of the town had all that is to be read with a run "
-    + " ".join(f"again{i}" for i in range(50))
-    + ".",
-    "headed": "A heading\n\nThe people of the town have all that is to be read "
-    + " ".join(f"fin{i}" for i in range(60))
-    + ".",
-    "unended": "The line of this has no end that C4 is to take for one "
-    + " ".join(f"bout{i}" for i in range(60))
-    + "”",
-    "other": "And one more document that is to be read with the rest "
-    + " ".join(f"more{i}" for i in range(45))
-    + ".",
-}
-RULES = QualityConfig(
-    limits={"num_lines": Limit(max_by_language={"de": 0.5}, drops=False)},
-    by_language={
-        "zh": RuleOverlay(limits={"num_lines": Limit(max=9.0, max_by_language={"en": 0.25})})
-    },
-    by_kind={"mail": RuleOverlay(limits={"num_words": Limit(max=9.0, drops=False)})},
-    line_cuts=LineCutsConfig("c4_paper", ("fr",)),
-)
-LISTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
-SPANS = pa.list_(
-    pa.struct(
-        [
-            ("start", pa.int64()),
-            ("end", pa.int64()),
-            ("type", pa.string()),
-            ("replacement", pa.string()),
-        ]
-    )
-)
-Ask = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A store with one run on record; the id of each document by its source id."""
-    folder = tmp_path_factory.mktemp("past")
-    records = [
-        {"id": name, "text": text, "url": f"https://x.org/{name}"} for name, text in TEXTS.items()
-    ]
-    records[list(TEXTS).index("other")]["kind"] = "mail"
-    records += [{"id": "bla\x1bnk", "text": " "}, {"id": "good", "text": None}]
-    ingested = ingest_files(folder, "ingest", [write_jsonl(folder / "in.jsonl", records)])
-    names, ids = list(TEXTS), {row["source_id"]: row["id"] for row in read_documents(ingested)}
-    others = {"unmixed": "de", "headed": "fr", "unended": "fr"}
-    kinds = [others.get(name, "en") for name in names]
-    language = make_sidecar(
-        ingested,
-        "language",
-        folder / "language",
-        [("language", pa.string(), kinds), ("score", pa.float32(), [0.875] * len(names))],
-    )
-    scores = score_documents(ingested, language, empty_dir(folder / "scores"), ScoresConfig())
-    quality = filter_quality(ingested, language, scores, empty_dir(folder / "quality"), RULES)
-    survivor = {"copy": "good", "again": "earlier"}
-    ids["earlier"] = b"earlier document"
-    reasons = {"copy": "NEAR_DUPLICATE", "again": "NEAR_DUPLICATE"}
-    cuts = [
-        [{"start": 0, "end": len(TEXTS[n]), "reason": "REPEATED_LINE"}] if n == "emptied" else []
-        for n in names
-    ]
-    dedup = make_sidecar(
-        ingested,
-        "dedup",
-        folder / "dedup",
-        [
-            ("cluster_id", ID, [None if n == "short" else ids[survivor.get(n, n)] for n in names]),
-            ("family_id", ID, [None if n == "short" else ids[survivor.get(n, n)] for n in names]),
-            (
-                "cluster_size",
-                pa.int32(),
-                [None if n == "short" else 2 if n in ("good", "copy") else 1 for n in names],
-            ),
-            ("kept", pa.bool_(), [n != "short" and n not in reasons for n in names]),
-            ("reason", pa.string(), [reasons.get(n) for n in names]),
-            ("cuts", LISTS, cuts),
-        ],
-    )
-    pair = {
-        "a": pa.array([ids["good"]], ID),
-        "b": pa.array([ids["copy"]], ID),
-        "jaccard": [0.9375],
-        "removed": [True],
-    }
-    write_table(pa.table(pair), dedup.path / "pairs.parquet")
-    pair |= {
-        "a": pa.array([ids["earlier"]], ID),
-        "b": pa.array([ids["again"]], ID),
-        "jaccard": [0.90625],
-    }
-    write_table(pa.table(pair), dedup.path / "earlier_pairs.parquet")
-    spans = [
-        [{"start": 4, "end": 10, "type": "NAME", "replacement": "<NAME>"}] if n == "good" else []
-        for n in names
-    ]
-    pii = make_sidecar(
-        ingested,
-        "pii",
-        folder / "pii",
-        [("spans", SPANS, spans), ("kept", pa.bool_(), [True] * len(names))],
-    )
-    asks = {
-        "id": "q1",
-        "question": "Do people\x1b have a river to be with, and that is not all?",
-        "answer": "Yes",
-    }
-    suite = SuiteConfig(write_jsonl(folder / "quiz.jsonl", [asks]), answer="answer")
-    looking = ContaminationConfig(suites={"quiz": suite}, action="report", ngram_units=8)
-    contamination = find_contamination(ingested, empty_dir(folder / "contamination"), looking)
-    made = {
-        "ingest": ingested,
-        "language": language,
-        "quality": quality,
-        "dedup": dedup,
-        "pii": pii,
-        "contamination": contamination,
-    }
-    config = DocumentsConfig(mixture=MixtureConfig(language_frac={"de": 0.0}))
-    made["documents"] = write_documents(*made.values(), empty_dir(folder / "documents"), config)
-    made["scores"] = scores
-    store = Store(folder / "store")
-    for stage, artifact in made.items():
-        settings = key_config(RULES) if stage == "quality" else {}
-        node = Node(
-            stage,
-            f"{stage}key",
-            f"{stage}parts",
-            {},
-            json.loads(json.dumps(settings, default=dataclasses.asdict)),
-        )
-        store.publish(node, publishable(artifact, store.work_dir(stage, node.key)), 1.0, 1.0, now())
-    keys = {stage: f"{stage}key" for stage in made}
-    write_record(
-        store,
-        RunRecord(
-            "20260101-000000-abcdef",
-            "refresh",
-            "shards",
-            ["quality.limits={}"],
-            now(),
-            keys,
-            {},
-            "completed",
-        ),
-    )
-    return {name: one.hex() for name, one in ids.items()} | {"store": str(store.root)}
-
-
-def publishable(artifact: Artifact, work: Path) -> Artifact:
-    work.mkdir(parents=True)
-    return dataclasses.replace(artifact, path=artifact.path.rename(work / "out"))
-
-
-@pytest.fixture
-def ask(ids: dict[str, str], capsys: pytest.CaptureFixture[str]) -> Ask:
-    def run(*arguments: str) -> dict[str, Any]:
-        capsys.readouterr()
-        code = cli.main([*arguments, f"store={ids['store']}"])
-        out, err = capsys.readouterr()
-        lines = [json.loads(line) for line in out.splitlines()] if "--json" in arguments else []
-        return {
-            "code": code,
-            "out": out,
-            "err": err,
-            "lines": lines,
-            "json": lines[0] if lines else None,
-        }
-
-    return run
+from tasks.runtime.store import Store, now
+from tests.support.data.run_on_record import TEXTS, Ask
 
 
 def test_a_dropped_document_is_explained_by_rule_value_and_threshold(
@@ -314,7 +101,7 @@ def test_a_record_that_became_no_document_is_explained_by_its_reason_and_place(a
     assert ask("explain", "good", "--json")["json"]["other_matches"] == 1, (
         "a document and a record in quarantine"
     )
-    assert "1 more document(s) or record(s) have this source_id" in ask("explain", "good")["out"]
+    assert "found 1 more with this source_id" in ask("explain", "good")["out"]
 
 
 def test_an_evaluation_item_is_shown_with_its_text_and_the_documents(
@@ -333,7 +120,7 @@ def test_an_evaluation_item_is_shown_with_its_text_and_the_documents(
 
 def test_hits_lists_all_items_in_text_and_in_json_lines(ask: Ask, ids: dict[str, str]) -> None:
     out = ask("hits")["out"]
-    assert out.endswith("2 hit(s) of evaluation items in documents of run 20260101-000000-abcdef\n")
+    assert out.endswith("2 hits of evaluation items in documents of run 20260101-000000-abcdef\n")
     assert f"document  {ids['good']}   source_id good" in out and "\x1b" not in out
     lines = ask("hits", "--json", "run=20260101-000000-abcdef")["lines"]
     assert [line["source_id"] for line in lines] == ["good", "copy"] and all(
@@ -362,7 +149,7 @@ def test_a_kept_document_is_explained_by_its_split_repeats_and_spans(ask: Ask) -
     out = ask("explain", "good")["out"]
     assert (
         "NAME at bytes 4–10" in out
-        and "read 1 time(s) per epoch" in out
+        and "read 1 time per epoch" in out
         and all(len(line) < 400 for line in out.splitlines())
     )
 
@@ -407,41 +194,6 @@ def test_replay_lays_new_rules_over_those_of_the_run(ask: Ask, ids: dict[str, st
         assert text[:20] not in out, "a replay shows no text"
 
 
-def test_a_document_is_found_by_whatever_its_source_calls_it(tmp_path: Path) -> None:
-    names = ["0123456789abcdef" * 2, "https://x.org/?page=2", "-", "store=1", "a b"]
-    ingested = ingest_files(
-        tmp_path,
-        "ingest",
-        [write_jsonl(tmp_path / "a.jsonl", [{"id": n, "text": "t"} for n in names])],
-    )
-    own = [row["id"].hex() for row in read_documents(ingested)]
-    for given in (names, own, [name.upper() for name in own]):
-        assert [[p.row for p in find_documents(ingested, name)] for name in given] == [
-            [i] for i in range(len(names))
-        ]
-
-
-def test_files_without_a_row_hold_nothing_that_is_asked_for(tmp_path: Path) -> None:
-    nothing_dropped = [write_jsonl(tmp_path / "a.jsonl", [{"id": "x", "text": "t"}])]
-    assert find_records(ingest_files(tmp_path, "whole", nothing_dropped), "x") == []
-    no_document_in_one = [
-        *nothing_dropped,
-        write_jsonl(tmp_path / "b.jsonl", [{"id": "y", "text": ""}]),
-    ]
-    partly = ingest_files(tmp_path, "partly", no_document_in_one)
-    assert len(find_documents(partly, "x")) == 1 and len(find_records(partly, "y")) == 1
-
-
-def test_a_page_of_a_web_archive_is_found_by_its_url(tmp_path: Path) -> None:
-    pages = [{"id": f"urn:uuid:{i}", "url": f"https://x.org/{i}", "text": "t"} for i in range(2)]
-    pages.append({"id": "https://x.org/0", "url": None, "text": "t"})
-    ingested = ingest_files(tmp_path, "ingest", [write_jsonl(tmp_path / "a.jsonl", pages)])
-    assert [p.row for p in find_documents(ingested, "https://x.org/1")] == [1]
-    assert [p.row for p in find_documents(ingested, "https://x.org/0")] == [2], (
-        "an id that a source gives goes first"
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "identifier"),
     [
@@ -455,20 +207,20 @@ def test_an_id_may_have_any_sign_in_it(
     arguments: list[str], identifier: str, ids: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["explain", f"store={ids['store']}", *arguments]) == 2
-    assert f"{identifier} not found in run" in capsys.readouterr().err
+    assert f"{identifier} is not found in run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["explain"], "explain needs one id"),
-        (["explain", "nobody"], "nobody not found in run"),
+        (["explain", "nobody"], "nobody is not found in run"),
         (
             ["explain", "good", "run=20260101-000000-zzzzzz"],
             "has no record of run 20260101-000000-zzzzzz",
         ),
         (["explain", "good", "--yaml"], "--yaml is not an option"),
-        (["explain", "good", "run=20260101"], "run=20260101 names no run"),
+        (["explain", "good", "run=20260101"], "run=20260101 is not a run"),
         (["explain", "good", "copy"], "explain needs one id"),
         (["hits", "good"], "hits takes no good"),
         (["replay"], "replay needs settings of quality"),
@@ -495,6 +247,6 @@ def test_a_run_of_some_stages_is_told_which_a_question_needs(
     assert cli.main(["explain", "good", f"store={tmp_path}"]) == 2
     said = capsys.readouterr().err
     assert (
-        "got no language, quality, dedup, pii, documents, which this needs" in said
+        "has no language, quality, dedup, pii, documents, which this command needs" in said
         and "textmill refresh" in said
     )

@@ -91,7 +91,22 @@ def test_help_is_a_command_and_an_option_of_flows(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == help_text("quality.thresholds") + "\n"
     assert main(["run", "--help"]) == 0
     assert capsys.readouterr().out == overview() + "\n"
-    assert main(["help", "a", "b"]) == main(["help", "nonesuch"]) == 2
+    assert main(["help", "nonesuch"]) == main(["help", "optim.lr", "nonesuch"]) == 2
+
+
+def test_help_on_an_entry_of_a_mapping_is_that_of_the_mapping() -> None:
+    entry, mapping = (
+        help_text(name) for name in ("quality.thresholds.TOO_FEW_WORDS", "quality.thresholds")
+    )
+    assert entry.partition("\n")[2] == mapping.partition("\n")[2]
+    with pytest.raises(ConfigError, match="train.num_steps.x is not a known setting"):
+        help_text("train.num_steps.x")
+
+
+def test_help_explains_several_settings_in_one_call(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "optim.lr", "train.num_steps"]) == 0
+    both = help_text("optim.lr"), help_text("train.num_steps")
+    assert capsys.readouterr().out == "\n\n".join(both) + "\n"
 
 
 def test_units_come_from_names_of_numbers_alone() -> None:

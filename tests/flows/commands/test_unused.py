@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -245,29 +246,54 @@ def test_a_folder_without_the_marker_is_refused(run_cli: RunCli, tmp_path: Path)
     assert contents(tmp_path / "store") == before
 
 
-@pytest.fixture(params=["notes.txt", "train/photos", "train/0123456789abcdef.txt/x", "train"])
-def foreign_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    home = tmp_path / "home"
-    path = home / request.param
-    path.parent.mkdir(parents=True)
-    if request.param == "train":
-        path.symlink_to(tmp_path)
-    else:
-        path.write_text("mine")
-    yield home
+def test_a_store_that_does_not_exist_is_refused_in_one_line(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    result = run_cli("gc")
+    assert result["code"] == 2 and result["err"].count("\n") == 1
+    assert f"store ({tmp_path}/store) does not exist; name one with store=DIR" in result["err"]
+    assert not (tmp_path / "store").exists()
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """A folder as somebody sees it who may read it: for root, who may write anywhere, as nobody."""
+    entries = [folder, *folder.rglob("*")]
+    for entry in entries:
+        entry.chmod(0o555 if entry.is_dir() else 0o444)
+    above = [parent for parent in folder.parents if parent.stat().st_uid == os.getuid()]
+    modes = [(parent, parent.stat().st_mode) for parent in above]
+    root = os.geteuid() == 0
+    try:
+        if root:
+            for parent in above:
+                parent.chmod(parent.stat().st_mode | 0o055)
+            os.seteuid(65534)
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        for parent, mode in modes:
+            parent.chmod(mode)
+        for entry in entries:
+            entry.chmod(0o755 if entry.is_dir() else 0o644)
+
+
+def test_a_store_that_may_only_be_read_is_listed(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store")
+    listed = unused(store, 0)
+    node = Node("train", KEYS[0], KEYS[0], {}, {})
+    with read_only(store.root):
+        with pytest.raises(PermissionError):
+            (store.root / "new").touch()
+        assert unused(Store(store.root), 0) == listed
+    with store.hold(node, print), read_only(store.root):
+        kept = {item.path for item in listed} - {item.path for item in unused(store, 0)}
+    assert kept == {store.path("train", KEYS[0]), store.work_dir("train", KEYS[0])}, "held now"
 
 
 def record() -> RunRecord:
     return RunRecord("r", "run", "report", [], "2026-01-01", {}, {}, "completed")
-
-
-def test_a_folder_that_holds_more_than_a_store_is_not_marked_as_one(
-    foreign_folder: Path, request: pytest.FixtureRequest
-) -> None:
-    write_record(Store(foreign_folder), record())
-    assert (foreign_folder / ".textmill-store").exists() == (
-        "0123456789abcdef.txt" in request.node.name
-    )
 
 
 def test_an_older_store_is_marked_by_the_next_run(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import stat
@@ -11,88 +10,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets import ConnectionClosed, Subprotocol, connect
 
-from flows.services.access import (
-    answers,
-    auth_file,
-    auth_string,
-    basic_auth,
-    is_guarded,
-    make_auth_string,
-    make_private,
-)
-from flows.services.local import ServiceError, client_environment, down, up
-from flows.services.processes import descendants, free_port, start_detached, start_time, stop
+from flows.services.access import answers, auth_string, is_guarded
+from flows.services.local import down, up
+from flows.services.processes import descendants, free_port, start_time, stop
 from tasks.runtime.artifact import write_json
 from tasks.runtime.code import ROOT
-from tests.flows.conftest import RunCli
+from tests.support.local_services import UNGUARDED, Server, start_unguarded
 from tests.support.whole_runs import make_corpus, run
-
-UNGUARDED = """
-import http.server, json, subprocess, sys
-class Answer(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"true")
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
-"""
-"""Answers everything to everybody, as the server of an earlier version did."""
-
-
-Answer = tuple[int, dict[str, str], bytes]
-"""Status, headers, content."""
-
-
-@dataclass(frozen=True)
-class Server:
-    state: Path
-    url: str
-    said: list[str]
-    replaced: tuple[int, ...]
-    """Processes that ran before it."""
-
-    @property
-    def port(self) -> int:
-        return int(self.url.removesuffix("/api").rpartition(":")[2])
-
-    def ask(
-        self, method: str, path: str, body: Any = None, auth: str | None = "", **headers: str
-    ) -> tuple[int, dict[str, str], bytes]:
-        """What is answered to a program, with the password unless `auth` is another one or None."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        given = {
-            "Content-Type": "application/json",
-            **{name.replace("_", "-"): value for name, value in headers.items()},
-        }
-        if auth is not None:
-            given["Authorization"] = basic_auth(auth or auth_string(self.state))
-        connection.request(method, path, None if body is None else json.dumps(body), given)
-        reply = connection.getresponse()
-        content = reply.read()
-        connection.close()
-        return reply.status, {name.lower(): value for name, value in reply.getheaders()}, content
-
-    def deployment(self) -> dict[str, Any]:
-        return dict(json.loads(self.ask("GET", "/api/deployments/name/pipeline/local")[2]))
-
-    def num_flow_runs(self) -> int:
-        return int(self.ask("POST", "/api/flow_runs/count", {})[2])
-
-
-def start_unguarded(
-    state: Path, name: str, command: list[str], port: int | None = None
-) -> dict[str, Any]:
-    process = start_detached(
-        [sys.executable, "-c", *command], os.environ, state, state / f"{name}.out"
-    )
-    return {"pid": process.pid, "started": start_time(process.pid), "port": port}
 
 
 @pytest.fixture(scope="module")
@@ -299,23 +229,6 @@ def test_the_password_stands_in_no_log_and_no_command_line(server: Server) -> No
             assert file.name == "cmdline"
 
 
-def test_the_server_gets_no_secret_of_other_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flows.services.local import _server_environment
-    from flows.services.registry import Registry
-
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
-    monkeypatch.setenv("PREFECT_SERVER_DATABASE_PASSWORD", "needed")
-    make_private(tmp_path)
-    make_auth_string(tmp_path)
-    environment = _server_environment(Registry(tmp_path), 1)
-    assert (
-        "planted" not in environment.values()
-        and environment["PREFECT_SERVER_DATABASE_PASSWORD"] == "needed"
-    )
-
-
 @slow
 def test_folders_and_files_of_services_are_their_owners(server: Server) -> None:
     def mode(path: Path) -> int:
@@ -335,71 +248,3 @@ def test_folders_and_files_of_services_are_their_owners(server: Server) -> None:
     assert [file for file in files if mode(file) & 0o077] == []
     written = [file for file in (server.state / "prefect").rglob("*") if file.is_file()]
     assert [file for file in written if mode(file) & 0o077 and "ui" not in file.parts] == []
-
-
-def test_flow_runs_in_progress_are_not_stopped_for_a_password(tmp_path: Path) -> None:
-    port = free_port()
-    child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
-    family = f"import subprocess, sys, time; subprocess.Popen({child}); time.sleep(60)"
-    known = {
-        "server": start_unguarded(tmp_path, "server", [UNGUARDED, str(port)], port),
-        "worker": start_unguarded(tmp_path, "worker", [family]),
-    }
-    write_json(tmp_path / "services.json", known)
-    try:
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            if (
-                answers(f"http://127.0.0.1:{port}/api/health")
-                and len(descendants([known["worker"]["pid"]])) > 1
-            ):
-                break
-            time.sleep(0.1)
-        with pytest.raises(
-            ServiceError, match="flow runs are in progress; `textmill down` stops them"
-        ):
-            up(tmp_path, lambda line: None)
-        assert all(start_time(entry["pid"]) for entry in known.values())
-    finally:
-        stop(descendants(entry["pid"] for entry in known.values()), 1.0)
-
-
-def test_a_password_is_made_once_and_is_for_its_owner(tmp_path: Path) -> None:
-    assert make_auth_string(tmp_path) and not make_auth_string(tmp_path)
-    assert stat.S_IMODE(auth_file(tmp_path).stat().st_mode) == 0o600
-    user, _, password = auth_string(tmp_path).partition(":")
-    assert user == "textmill" and len(password) >= 40
-    make_auth_string(tmp_path / "other")
-    assert auth_string(tmp_path / "other") != auth_string(tmp_path)
-    assert client_environment(tmp_path, "http://x/api")["PREFECT_API_AUTH_STRING"] == auth_string(
-        tmp_path
-    )
-
-
-def test_a_configured_server_gets_nothing_of_ours(
-    run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flows.services.local import ensure_server
-
-    state, port = tmp_path / "state", free_port()
-    state.mkdir()
-    make_auth_string(state)
-    theirs = start_unguarded(tmp_path, "theirs", [UNGUARDED, str(port)], port)
-    try:
-        url = f"http://127.0.0.1:{port}/api"
-        until = time.monotonic() + 30
-        while not answers(f"{url}/health") and time.monotonic() < until:
-            time.sleep(0.1)
-        write_json(
-            state / "services.json",
-            {"server": {"pid": os.getpid(), "started": start_time(os.getpid()), "port": 1}},
-        )
-        monkeypatch.setenv("PREFECT_API_URL", url)
-        out = run_cli("env")["out"]
-        assert "PREFECT_API_URL" not in out and "AUTH_STRING" not in out
-        assert (
-            ensure_server(state, lambda line: None) == url
-            and "PREFECT_API_AUTH_STRING" not in os.environ
-        )
-    finally:
-        stop([theirs["pid"]], 1.0)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.compose import compose
-from flows.services.deployments import changes, merge
+from flows.services.deployments import _read, changes, merge
 from tasks.runtime.code import ROOT
 from tasks.runtime.graph import STAGES
 
@@ -108,3 +108,17 @@ def test_changes_are_one_line_a_field_without_secrets() -> None:
         "paused: false → true",
     ]
     assert list(changes(None, after)) == ["new"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("prefect_server")
+def test_deployments_are_read_however_many_there_are() -> None:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        flow_id = client.create_flow_from_name("many")
+        names = [f"number-{i}" for i in range(201)]  # a server gives 200 at once
+        for name in names:
+            client.create_deployment(flow_id, name)
+        ids, found = _read(client)
+    assert {f"many/{name}" for name in names} <= ids.keys() == found.keys()

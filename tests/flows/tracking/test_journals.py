@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,9 @@ def test_an_event_that_comes_when_the_rest_is_sent_is_sent_too(
         kind: lambda log, journal, event: sent.append(event["kind"]) for kind in ("begin", "end")
     }
     monkeypatch.setattr(shipping, "_SENDERS", senders)
-    assert not shipping.send(log, journal)
-    assert shipping.send(log, journal) and sent == ["begin", "end"]
+    with closing(journal):
+        assert not shipping.send(log, journal)
+        assert shipping.send(log, journal) and sent == ["begin", "end"]
 
 
 def test_a_journal_that_was_removed_while_it_was_opened_is_made_again(tmp_path: Path) -> None:
@@ -65,7 +67,8 @@ def test_a_journal_that_was_removed_while_it_was_opened_is_made_again(tmp_path: 
         time.sleep(0.2)  # it waits for the lock by now
         path.unlink()
     thread.join()
-    made[0].append(BEGIN)
+    with closing(made[0]) as journal:
+        journal.append(BEGIN)
     assert path.read_text().count("\n") == 1
 
 

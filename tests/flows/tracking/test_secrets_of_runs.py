@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from flows.parameters import reveal, withhold
 from flows.tracking.runs import default_uri
+from flows.under_prefect import reveal, withhold
 from tasks.runtime.code import ROOT
 from tasks.runtime.stage import StageFailure
 from tests.flows.conftest import RunCli

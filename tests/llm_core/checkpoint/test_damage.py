@@ -28,8 +28,9 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from llm_core.checkpoint.checkpoints import Checkpoints
-from llm_core.checkpoint.folders import read_progress, steps_in
+from llm_core.checkpoint.folders import Progress, read_progress, steps_in, write_progress
 from llm_core.checkpoint.reader import CheckpointError, read_index
+from llm_core.config import ConfigError
 from llm_core.optim.config import GuardConfig
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.parallel.ranks import Ranks
@@ -100,6 +101,12 @@ def test_a_progress_file_of_impossible_values_is_damage(
     assert isinstance(read, str) and read.startswith("progress.json cannot be read") and why in read
 
 
+def test_progress_that_would_count_as_damage_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"progress\.json would be JSON that is not read again"):
+        write_progress(tmp_path, tmp_path, Progress(7, None, {}, {"seed": 10**100}))
+    assert list(tmp_path.iterdir()) == []
+
+
 def sound_index() -> Metadata:
     chunk = ChunkStorageMetadata(torch.Size([0]), torch.Size([4]))
     tensor = TensorStorageMetadata(TensorProperties(), torch.Size([4]), [chunk])
@@ -121,6 +128,8 @@ def place(*facts: Any) -> dict[str, Any]:
         *(b"", b".", b"N.", b"\x80\x04", b"garbage", b"0.", b"}\x8c\x01aR.", b"h\x07."),
         pickle.dumps({}),
         b"\x8e" + (1 << 62).to_bytes(8, "little"),  # a length that no memory has
+        b"Nr\0\0\0\x01.",
+        b"Np16777216\n.",
         b"ctorch\nSize\n(I1\nI2\ntR.",
         b"cpathlib\nPosixPath\n(I1\ntR.",
         b"ctorch\ndevice\n(S'nowhere'\ntR.",

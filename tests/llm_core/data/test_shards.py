@@ -14,7 +14,7 @@ from llm_core.config import ConfigError
 from llm_core.data.shards import ShardError, open_shards
 from llm_core.training.train import REFUSED, main
 from tests.support.engine.shard_files import counting_stream, write_split
-from tests.support.engine.small_runs import run_config, write_config
+from tests.support.engine.small_runs import run_config, trainer_arguments
 
 
 def test_tokens_are_views_of_the_memory_map(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_changed_tokens_are_found_by_their_digest(tmp_path: Path) -> None:
     content[place] ^= 1
     file.write_bytes(bytes(content))
     with pytest.raises(
-        ShardError, match=r"train-00003\.arrow holds other tokens than were written"
+        ShardError, match=r"train-00003\.arrow does not hold the tokens that were written"
     ):
         open_shards(tmp_path, "train").verify()
 
@@ -193,14 +193,7 @@ def test_a_run_on_ids_beyond_its_vocabulary_ends_in_one_line(
     # One more than there are, in the middle of a document.
     write_split(config.shards, [[[*range(1, 30), config.model.vocab_size, 3, 0]] * 12], split=split)
     with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "--config",
-                str(write_config(tmp_path / "run.json", config)),
-                "--workdir",
-                str(tmp_path / "run"),
-            ]
-        )
+        main(trainer_arguments(tmp_path, config))
     assert ended.value.code == REFUSED
     [line] = capsys.readouterr().err.splitlines()
     assert (

@@ -15,8 +15,8 @@ from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
 from llm_core.model.config import RopeScaling
 from llm_core.model.transformer import Transformer
-from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import MODEL
+from tests.support.engine.uneven_model import make_model
 
 LLAMA3_ROPE = {
     "rope_theta": 5000.0,
@@ -219,9 +219,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a pointer": (
         lambda folder: (folder / "model.safetensors").write_text("version 1", "utf-8"),
-        "cut off or no safetensors",
+        "cut off or not a safetensors file",
     ),
-    "index of text": (lambda folder: write_parts(folder, "{"), "index.json is not JSON"),
+    "index of text": (lambda folder: write_parts(folder, "{"), "index.json cannot be read as JSON"),
     "index of a list": (lambda folder: write_parts(folder, "[]"), "index.json has no weight_map"),
     "index of nothing": (
         lambda folder: write_parts(folder, '{"weight_map": {}}'),
@@ -248,7 +248,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "bytes for a config": (
         lambda folder: (folder / "config.json").write_bytes(b"\xff"),
-        "config.json is not JSON",
+        "config.json cannot be read as JSON",
     ),
 }
 
@@ -304,7 +304,7 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
 def test_a_mixture_that_no_family_computes_is_refused_before_training(
     values: dict[str, Any],
 ) -> None:
-    with pytest.raises(ConfigError, match=r"start from model=|drop the odd one"):
+    with pytest.raises(ConfigError, match=r"start from model=|choose one of these"):
         dataclasses.replace(MODEL, **values)
 
 

@@ -72,9 +72,8 @@ def test_write_past_capacity_raises_before_anything_is_written() -> None:
     cache = StaticCache(num_layers=1, batch=1, kv_heads=1, capacity=3, head_dim=2)
     ones = torch.ones(1, 1, 2, 2)
     cache.update(0, ones, ones)
-    with pytest.raises(CacheOverflow, match="column 3 does not fit a cache of 3") as caught:
+    with pytest.raises(CacheOverflow, match="column 3 does not fit a cache of 3"):
         cache.update(0, 5 * ones, 5 * ones)
-    assert (caught.value.position, caught.value.capacity) == (3, 3)
     with pytest.raises(CacheOverflow):
         cache.mask(2)
     assert cache.length == 2
@@ -102,10 +101,3 @@ def test_mask_is_bottom_right_causal_and_hides_padding() -> None:
     assert mask is not None
     assert mask[0, 0].int().tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
     assert mask[1, 0].int().tolist() == [[0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
-
-
-def test_num_bytes_counts_keys_and_values_of_the_whole_capacity() -> None:
-    cache = StaticCache(
-        num_layers=3, batch=2, kv_heads=4, capacity=10, head_dim=8, dtype=torch.bfloat16
-    )
-    assert cache.num_bytes == 2 * 3 * 2 * 4 * 10 * 8 * 2

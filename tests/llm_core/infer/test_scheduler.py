@@ -62,9 +62,7 @@ def finish(scheduler: Scheduler, memory: Memory, choose: random.Random) -> list[
     return ended
 
 
-def step(
-    scheduler: Scheduler, memory: Memory, choose: random.Random, ended: list[Running]
-) -> Plan:
+def step(scheduler: Scheduler, memory: Memory, choose: random.Random, ended: list[Running]) -> Plan:
     plan = scheduler.plan()
     assert plan.num_tokens <= scheduler.budget_tokens
     assert len(scheduler.running) <= scheduler.max_running

@@ -94,7 +94,7 @@ def pair(config: ModelConfig, dtype: torch.dtype) -> tuple[SwiGLU, SwiGLU]:
     torch.manual_seed(0)
     plain = SwiGLU(config).to(DEVICE, dtype)
     own = copy.deepcopy(plain)
-    own.own_products = swiglu_products.feed_forward
+    own.own_way = swiglu_products.feed_forward
     return plain, own
 
 
@@ -164,7 +164,7 @@ def test_recomputing_gives_the_same_gradients_and_multiplies_gate_and_up_once_if
     torch.manual_seed(0)
     plain = Transformer(WIDE).to(DEVICE)
     for block in plain.blocks:
-        block.ffn.own_products = swiglu_products.feed_forward
+        block.ffn.own_way = swiglu_products.feed_forward
     again = copy.deepcopy(plain)
     apply_recompute(again, MemoryConfig(recompute=recompute))
     ids = torch.randint(0, MODEL.vocab_size, (2, 9), device=DEVICE)

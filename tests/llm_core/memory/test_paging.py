@@ -139,7 +139,8 @@ def test_a_folder_that_cannot_be_made_and_memory_that_is_not_there_are_one_line(
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="optim.state_folder"):
         OnDisk(5, tmp_path / "file" / "folder")
-    with pytest.raises(ConfigError, match=r"optim.state_in \(host\) needs .* use state_in=disk"):
+    needs = r"optim.state_in \(host\) needs .* use optim.state_in=disk"
+    with pytest.raises(ConfigError, match=needs):
         InMemory(1 << 60, pinned=False)
 
 

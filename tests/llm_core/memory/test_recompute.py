@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from llm_core.infer.cache import StaticCache
 from llm_core.memory.config import MemoryConfig
@@ -15,8 +13,9 @@ from llm_core.memory.recompute import apply_recompute
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Block, Transformer
+from tests.support.engine.gradients import GPT2, LLAMA, batch, gradients
 from tests.support.engine.live_bytes import LiveBytes
-from tests.support.engine.small_runs import MODEL, VOCAB_SIZE
+from tests.support.engine.small_runs import VOCAB_SIZE
 
 KINDS: list[dict[str, Any]] = [
     {"recompute": "selective"},
@@ -24,15 +23,6 @@ KINDS: list[dict[str, Any]] = [
     {"recompute": "every", "every_k": 3},
     {"recompute": "full"},
 ]
-LLAMA = dataclasses.replace(MODEL, num_layers=4)
-GPT2 = dataclasses.replace(
-    LLAMA,
-    num_kv_heads=4,
-    norm="layer",
-    ffn="gelu",
-    positions="learned",
-    **dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
-)
 
 
 def make_model(
@@ -45,21 +35,6 @@ def make_model(
         block.attention.backend = backend  # type: ignore[assignment]
     apply_recompute(model, MemoryConfig(**(memory or {})))
     return model
-
-
-def batch(documents: bool = False) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    found = {"ids_BT": torch.randint(0, VOCAB_SIZE, (2, 16), generator=generator)}
-    return found | (
-        {"documents_BK": (torch.rand(2, 16, generator=generator) < 0.2).cumsum(1)}
-        if documents
-        else {}
-    )
-
-
-def gradients(model: Transformer, **rows: Tensor) -> list[Tensor]:
-    loss = model(**rows).square().sum()
-    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
 @pytest.mark.parametrize("memory", KINDS, ids=str)

@@ -16,7 +16,7 @@ from llm_core.memory.tiling import apply_tiling
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
-from tests.llm_core.memory.test_recompute import GPT2, LLAMA, batch, gradients
+from tests.support.engine.gradients import GPT2, LLAMA, batch, gradients
 from tests.support.engine.live_bytes import LiveBytes
 
 QWEN_LIKE = dataclasses.replace(LLAMA, qk_norm=True)
@@ -58,6 +58,12 @@ def test_tiles_give_the_gradients_of_the_whole_feed_forward(
         make_model(config, {"ffn_tiles": tiles, "recompute": recompute}).double(), **batch()
     )
     assert worst(expected, found) < 1e-12
+
+
+def test_tiles_and_recomputing_replace_no_method_of_a_module() -> None:
+    model = make_model(LLAMA, {"ffn_tiles": 2, "recompute": "full"})
+    for module in model.modules():
+        assert not [name for name in vars(module) if callable(getattr(type(module), name, None))]
 
 
 def test_no_activation_has_the_whole_inner_width() -> None:

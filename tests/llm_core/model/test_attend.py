@@ -20,17 +20,14 @@ from llm_core.model.masks import (
     segment_bounds,
 )
 from llm_core.model.transformer import Transformer
-from tests.llm_core.model.test_transformer import make_model
+from tests.support.engine.attention_patterns import PATTERNS
 from tests.support.engine.small_runs import MODEL
+from tests.support.engine.uneven_model import make_model
 
 PACKAGES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute.interface"}
 """Where the kernels of a backend are."""
 
-PATTERNS = st.one_of(
-    st.just(Pattern()),
-    st.builds(Pattern, window=st.integers(1, 9), num_global=st.integers(0, 3)),
-    st.builds(Pattern, block=st.integers(1, 6)),
-)
+
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=4)
 
 
@@ -189,9 +186,9 @@ def test_a_package_whose_backward_fails_is_refused_before_training(
     )
     with pytest.raises(
         ConfigError,
-        match=r"\(fa3\) is not installed, or not as this torch takes it \(no backward kernel\)",
+        match=r"\(fa3\) is not installed or does not fit this torch \(no backward kernel\)",
     ):
-        attend_module._activate.__wrapped__("FA3", torch.device("cpu"))
+        attend_module._activate_fa3.__wrapped__(torch.device("cpu"))
 
 
 @pytest.mark.gpu

@@ -19,8 +19,8 @@ from llm_core.model.transformer import Transformer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks
-from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import MODEL, TRAIN
+from tests.support.engine.uneven_model import make_model
 
 CPU = torch.device("cpu")
 GPT2: dict[str, Any] = {"norm": "layer", "ffn": "gelu", "positions": "learned", "num_kv_heads": 4}

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from llm_core.model import swiglu
-from llm_core.model.transformer import SwiGLU
+from llm_core.model.transformer import SwiGLU, gated
 from tests.support.engine.small_runs import MODEL
 from tests.support.engine.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
 
@@ -30,7 +29,7 @@ def kernels() -> Any:
 def exact(gate_up: Tensor, grad: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """(result, gradient of gate_up) of the formula in float64."""
     leaf = gate_up.detach().double().requires_grad_()
-    result = swiglu.gated(leaf, block)
+    result = gated(leaf, block)
     result.backward(grad.double())
     assert leaf.grad is not None
     return result.detach(), leaf.grad

@@ -20,17 +20,7 @@ from llm_core.model.init import init_weights
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Transformer
 from tests.support.engine.small_runs import MODEL
-
-
-def make_model(
-    config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float32
-) -> Transformer:
-    model = Transformer(config).to(dtype)
-    init_weights(model, seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.2)  # initial weights guess nearly uniformly, which hides mistakes
-    return model
+from tests.support.engine.uneven_model import make_model
 
 
 @settings(deadline=None, max_examples=20)

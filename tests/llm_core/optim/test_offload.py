@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -32,13 +28,11 @@ from llm_core.optim.offload import GRAIN, Offloaded, cut
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
-from llm_core.training.metric_log import read_rows
 from llm_core.training.train import run
-from tasks.runtime.code import ROOT
-from tests.llm_core.optim.test_training import events, in_folder, make_config
 from tests.support.engine.live_bytes import LiveBytes
+from tests.support.engine.optimized_runs import events, in_folder, make_config
 from tests.support.engine.small_optimizers import ONE, copies, make_optimizer, same, set_gradients
-from tests.support.engine.small_runs import MODEL, OPTIM, result_bytes, write_config
+from tests.support.engine.small_runs import MODEL, OPTIM, kill_trainer, result_bytes
 
 PLACES = ("device", "host", "disk")
 
@@ -222,21 +216,8 @@ def test_a_killed_run_leaves_nothing_on_the_disk_and_resumes_to_the_same_bytes(
     paged = dataclasses.replace(
         config, optim=dataclasses.replace(config.optim, state_in="disk", state_folder=scratch)
     )
-    file = write_config(tmp_path / "config.json", paged)
-    command = [
-        sys.executable,
-        "-m",
-        "llm_core.training.train",
-        "--config",
-        str(file),
-        "--workdir",
-        str(work),
-    ]
-    trainer = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    while trainer.poll() is None and len(read_rows(work / "metrics.jsonl")) < 10:
-        time.sleep(0.002)
-    trainer.kill()
-    assert trainer.wait() == -signal.SIGKILL and list(scratch.iterdir()) == []
+    trainer = kill_trainer(tmp_path, paged)
+    assert trainer.returncode == -signal.SIGKILL and list(scratch.iterdir()) == []
     run(paged, work)
     assert result_bytes(work) == result_bytes(whole) and list(scratch.iterdir()) == []
 
@@ -250,7 +231,7 @@ def test_a_killed_run_leaves_nothing_on_the_disk_and_resumes_to_the_same_bytes(
         ),
         (
             {"kind": "adafactor", "state_in": "disk"},
-            r"state_in \(disk\) serves adamw and lion, adafactor keeps next to nothing",
+            r"state_in \(disk\) serves adamw and lion, adafactor keeps little state",
         ),
         (
             {"state_in": "host", "state_folder": Path("disk")},

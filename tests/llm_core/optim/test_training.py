@@ -5,43 +5,25 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from llm_core.optim.config import GuardConfig, LossScaleConfig
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.training.metric_log import read_rows
-from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status
 from llm_core.training.train import run
+from tests.support.engine.optimized_runs import events, in_folder, make_config
 from tests.support.engine.small_optimizers import KINDS
-from tests.support.engine.small_runs import OPTIM, result_bytes, run_config, signal_when
+from tests.support.engine.small_runs import OPTIM, result_bytes, signal_when
 
 RATES = {"adamw": 3e-3, "lion": 1e-3, "adafactor": 3e-2, "muon": 3e-3}
-
-
-def make_config(folder: Path, train: dict[str, Any] | None = None, **optim: Any) -> RunConfig:
-    config = run_config(
-        folder, train={"num_steps": 8, "checkpoint_every": 4, "validate_every": 0} | (train or {})
-    )
-    return dataclasses.replace(config, optim=dataclasses.replace(OPTIM, **optim))
 
 
 def losses(workdir: Path) -> list[float]:
     return [
         row["train_loss"] for row in read_rows(workdir / "metrics.jsonl") if "train_loss" in row
     ]
-
-
-def events(workdir: Path) -> list[dict[str, Any]]:
-    return [row for row in read_rows(workdir / "metrics.jsonl") if "event" in row]
-
-
-def in_folder(config: RunConfig, folder: Path) -> Path:
-    folder.mkdir()
-    run(config, folder)
-    return folder
 
 
 OTHERS = [

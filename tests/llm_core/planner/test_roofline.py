@@ -73,8 +73,8 @@ def test_bytes_are_weights_once_and_the_cache_of_every_row() -> None:
     model = make_model(num_kv_heads=2, dtype=torch.float32)
     matrices = sum(p.numel() * 4 for p in model.parameters() if p.dim() == 2)
     cache = static_cache(model, [[1] * 7] * 3, 0)
-    assert cached_step(model.config, 3, 7, 4).num_bytes == matrices + cache.num_bytes
-    assert kv_bytes_per_token(model.config, 4) * 3 * 7 == cache.num_bytes
+    assert cached_step(model.config, 3, 7, 4).num_bytes == matrices + 2 * cache._keys.nbytes
+    assert kv_bytes_per_token(model.config, 4) * 3 * 7 == 2 * cache._keys.nbytes
 
 
 def test_what_binds_a_pass_is_the_larger_share_or_overhead() -> None:

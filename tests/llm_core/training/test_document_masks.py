@@ -18,7 +18,6 @@ from llm_core.model.transformer import Transformer
 from llm_core.training.metric_log import read_rows, training_rows
 from llm_core.training.validate import read_validation_set
 from tasks.runtime.code import ROOT
-from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import (
     MODEL,
     VOCAB_SIZE,
@@ -26,6 +25,7 @@ from tests.support.engine.small_runs import (
     write_config,
     write_token_shards,
 )
+from tests.support.engine.uneven_model import make_model
 
 DOCUMENT_TOKENS = 9
 

@@ -1,45 +1,31 @@
 """A run that was stopped, killed or torn ends with the bytes of one that was not."""
 
-import errno
 import json
 import os
-import pickle
-import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from flows.services.processes import descendants
-from llm_core.checkpoint.reader import CheckpointError, IndexUnpickler
-from llm_core.checkpoint.writer import Writer
 from llm_core.data.config import DataConfig
 from llm_core.training.metric_log import MetricLog, read_rows
 from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status
 from llm_core.training.train import main, run, run_in
-from llm_core.training.trainer import TrainingDiverged
-from tasks.runtime.code import ROOT
 from tasks.training.stage import trainer_command, trainer_environment
 from tests.support.engine.small_runs import (
+    change_config,
+    kill_trainer,
     result_bytes,
     run_config,
     signal_when,
+    trainer_arguments,
     write_config,
     write_token_shards,
 )
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    return run_config(
-        tmp_path_factory.mktemp("inputs"),
-        train={"num_steps": 20, "validate_every": 6, "checkpoint_every": 4},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -91,124 +77,12 @@ def happened(workdir: Path) -> list[tuple[str, int]]:
 def test_a_process_asked_to_stop_ends_with_the_code_for_try_again(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = [
-        "--config",
-        str(write_config(tmp_path / "config.json", config)),
-        "--workdir",
-        str(tmp_path / "work"),
-    ]
+    arguments = trainer_arguments(tmp_path, config)
     with monkeypatch.context() as patch:
         signal_when(5, signal.SIGUSR1, patch)
         with pytest.raises(SystemExit) as ended:
             main(arguments)
     assert ended.value.code == 75
-    main(arguments)
-    assert read_status(tmp_path / "work" / "status.json")["outcome"] == "finished"
-
-
-def change_config(folder: Path, **values: object) -> None:
-    found = json.loads((folder / "config.json").read_text("utf-8"))
-    for name, value in values.items():
-        group, _, key = name.rpartition("__")
-        (found[group] if group else found)[key] = value
-    (folder / "config.json").write_text(json.dumps(found), "utf-8")
-
-
-def damage_metrics(folder: Path) -> None:
-    (folder / "work").mkdir()
-    (folder / "work" / "metrics.jsonl").write_bytes(b'{"step": 1}\n\x00\xff\n{"step": 3}\n')
-
-
-def full_disk(*_: object, **__: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no config": (
-        lambda folder: (folder / "config.json").unlink(),
-        "No such file or directory: .*config.json",
-    ),
-    "torn config": (
-        lambda folder: (folder / "config.json").write_text("{", "utf-8"),
-        "config.json is not JSON",
-    ),
-    "unknown setting": (
-        lambda folder: change_config(folder, train__num_stepz=1),
-        "did you mean num_steps",
-    ),
-    "place of a file": (
-        lambda folder: (folder / "work").write_text("", "utf-8"),
-        "File exists: .*work",
-    ),
-    "no launcher": (
-        lambda folder: change_config(folder, parallel__kind="ddp", parallel__num_processes=2),
-        "the processes started",
-    ),
-    "no shards": (
-        lambda folder: change_config(folder, shards=str(folder)),
-        "no shards of split 'train'",
-    ),
-    "no table": (
-        lambda folder: change_config(folder, bytes_per_token=str(folder / "config.json")),
-        "not a table of numbers",
-    ),
-    "damaged curve": (damage_metrics, "line 2 of .*metrics.jsonl is damaged .*delete that line"),
-    "diverged": (
-        lambda folder: change_config(folder, optim__lr=1e30, optim__warmup_steps=0),
-        "lower optim.lr",
-    ),
-}
-
-
-@pytest.mark.parametrize(("mistake", "line"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_of_the_user_is_one_line_and_code_two(
-    mistake: Callable[[Path], object],
-    line: str,
-    config: RunConfig,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    write_config(tmp_path / "config.json", config)
-    mistake(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["--config", str(tmp_path / "config.json"), "--workdir", str(tmp_path / "work")])
-    told = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 2 and len(told) == 1 and re.search(line, told[0]), told
-
-
-def test_fewer_steps_than_there_are_is_refused_and_a_full_disk_is_named_though_it_holds_no_status(
-    config: RunConfig,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    arguments = [
-        "--config",
-        str(write_config(tmp_path / "config.json", config)),
-        "--workdir",
-        str(tmp_path / "work"),
-    ]
-    change_config(tmp_path, train__num_steps=4, optim__schedule="constant")
-    main(arguments)
-    change_config(tmp_path, train__num_steps=3)
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    assert (
-        "num_steps (3) must not be below the newest checkpoint, step 4" in capsys.readouterr().err
-    )
-    change_config(tmp_path, train__num_steps=8)
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="2"):
-        patch.setattr(Writer, "write", full_disk)
-        patch.setattr(
-            "llm_core.training.status.write_status",
-            lambda path, outcome, *_, **__: outcome == "failed" and full_disk(),
-        )
-        main(arguments)
-    told = capsys.readouterr().err.splitlines()
-    assert (
-        "status.json was not written" in told[0]
-        and "checkpoint of step 8 was not written, rank 0" in told[1]
-    )
     main(arguments)
     assert read_status(tmp_path / "work" / "status.json")["outcome"] == "finished"
 
@@ -288,22 +162,8 @@ def test_status_says_how_far_the_run_is_while_it_runs(
 def test_killed_run_resumes_to_the_same_bytes(
     config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path
 ) -> None:
-    file = write_config(tmp_path / "config.json", config)
     workdir = tmp_path / "work"
-    command = [
-        sys.executable,
-        "-m",
-        "llm_core.training.train",
-        "--config",
-        str(file),
-        "--workdir",
-        str(workdir),
-    ]
-    trainer = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    while trainer.poll() is None and len(read_rows(workdir / "metrics.jsonl")) < 10:
-        time.sleep(0.002)
-    trainer.kill()
-    trainer.wait()
+    trainer = kill_trainer(tmp_path, config)
     status = read_status(workdir / "status.json")
     assert status["outcome"] == "died" and f"process {trainer.pid} on " in status["cause"]
     run(config, workdir)
@@ -346,12 +206,7 @@ def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = [
-        "--config",
-        str(write_config(tmp_path / "config.json", config)),
-        "--workdir",
-        str(tmp_path / "work"),
-    ]
+    arguments = trainer_arguments(tmp_path, config)
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="75"):
         signal_when(9, signal.SIGTERM, patch)
         main(arguments)
@@ -418,34 +273,3 @@ def test_finished_run_only_exports_again(
     run(config, tmp_path)
     assert result_bytes(tmp_path) == uninterrupted
     assert (tmp_path / "timing.jsonl").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("num_steps", "lr"), [(12, 1e30), (1, 1e40)]
-)  # the second in the validation after its only step
-def test_a_loss_that_is_no_number_stops_the_run(num_steps: int, lr: float, tmp_path: Path) -> None:
-    import dataclasses
-
-    config = run_config(tmp_path, train={"num_steps": num_steps})
-    (tmp_path / "work").mkdir()
-    wild = dataclasses.replace(
-        config, optim=dataclasses.replace(config.optim, lr=lr, warmup_steps=0)
-    )
-    with pytest.raises(TrainingDiverged, match=r"step \d+: .*lower optim.lr"):
-        run(wild, tmp_path / "work")
-    rows = read_rows(tmp_path / "work" / "metrics.jsonl")
-    assert all(abs(row["train_loss"]) < float("inf") for row in rows if "train_loss" in row)
-
-
-def test_checkpoint_index_with_foreign_objects_is_refused(tmp_path: Path) -> None:
-    class Foreign:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return os.system, (f"touch {tmp_path / 'ran'}",)
-
-    (tmp_path / "index").write_bytes(pickle.dumps(Foreign()))
-    with (
-        (tmp_path / "index").open("rb") as stream,
-        pytest.raises(CheckpointError, match=r"holds posix\.system"),
-    ):
-        IndexUnpickler(stream).load()
-    assert not (tmp_path / "ran").exists()

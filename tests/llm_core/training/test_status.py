@@ -123,7 +123,7 @@ def test_on_another_host_the_last_sign_of_life_decides(
     write_status(status, "running", 4, host="elsewhere", pid=1)
     assert read_status(status)["outcome"] == "running"
     monkeypatch.setattr("llm_core.training.status.SILENT_S", 0.0)
-    assert "no sign of life of process 1 on elsewhere" in read_status(status)["cause"]
+    assert "process 1 on elsewhere gave no sign of life" in read_status(status)["cause"]
 
 
 def test_reading_hinders_no_trainer(tmp_path: Path, status: Path) -> None:

@@ -106,7 +106,8 @@ def test_a_rank_slow_several_times_in_a_row_is_reported_once(
         (
             "slow_rank",
             2 + SLOW_STRETCHES,
-            "rank 1 computes 1.40 times as long as the median, 3 logged stretches in a row",
+            "rank 1 took 1.40 times as long as the median for a small product, in 3 logging"
+            " intervals in a row",
         )
     ]
 

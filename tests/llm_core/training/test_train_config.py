@@ -1,6 +1,5 @@
-"""Runs that cannot be laid out are refused before they start, by a line with the way out."""
+"""Runs with impossible settings are refused before they start, by a line with the way out."""
 
-import contextlib
 import dataclasses
 import re
 import subprocess
@@ -15,8 +14,7 @@ from llm_core.config import ConfigError
 from llm_core.data.config import DataConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import SPLIT_BACKWARD, ParallelConfig
-from llm_core.parallel.degrees import StagePlan, check_tensor
-from llm_core.training.run_config import check_run, check_shares, nearest_layouts
+from llm_core.training.run_config import check_run
 from tasks.runtime.code import ROOT
 from tests.support.engine.small_runs import MODEL, TRAIN
 
@@ -157,42 +155,6 @@ def test_pipelines_and_slices_that_cannot_run_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("values", "rule"),
-    [
-        (
-            {"kind": "hsdp", "num_processes": 8},
-            (
-                r"dp_shard .0. must divide the 8 .*dp_shard=2 or 4 .*8 = pp 1 x dp 8 x cp 1 x tp 1;"
-                r" nearest .* dp 8 .dp_shard 2. "
-            ),
-        ),
-        (
-            {"kind": "hsdp", "num_processes": 8, "pp": 2, "dp_shard": 4},
-            (
-                r"the 4 processes .*try dp_shard=2 .* = pp 2 x dp 4 .dp_shard 4. x cp 1 x tp 1;"
-                r" nearest .* pp 2 x dp 4 .dp_shard 2. "
-            ),
-        ),
-        (
-            {"kind": "hsdp", "num_processes": 2, "dp_shard": 2},
-            r"into groups of two or more; use fsdp, or more processes",
-        ),
-        (
-            {"kind": "zero1", "num_processes": 4, "dp_shard": 2},
-            r"dp_shard .2. belongs to kind=hsdp, kind is zero1",
-        ),
-    ],
-)
-def test_impossible_shards_are_refused_with_the_product_and_the_possible_ones(
-    values: dict[str, Any], rule: str
-) -> None:
-    with pytest.raises(ConfigError, match=rule):
-        check_run(
-            MODEL, dataclasses.replace(TRAIN, micro_batch_sequences=1), ParallelConfig(**values)
-        )
-
-
-@pytest.mark.parametrize(
     ("train", "parallel", "rule"),
     [
         ({"attention": "varlen"}, {}, "train.attention .varlen. takes 16-bit numbers"),
@@ -228,122 +190,9 @@ def test_kernels_that_cannot_attend_a_run_are_refused(
         check_run(MODEL, dataclasses.replace(TRAIN, **train), ParallelConfig("ddp", **parallel))
 
 
-@settings(deadline=None)
-@given(
-    st.sampled_from(["naive", "interleaved", "zero_bubble_v"]),
-    st.integers(2, 6),
-    st.integers(1, 12),
-    st.integers(2, 5),
-)
-def test_pipelines_with_too_few_layers_are_refused_with_a_way_that_works(
-    schedule: Any, pp: int, num_layers: int, stages: int
-) -> None:
-    stages = stages if schedule == "interleaved" else 0
-    try:
-        StagePlan(schedule, pp, num_layers, stages)
-    except ConfigError as error:
-        way_out = str(error).partition("; ")[2]
-        most, single = re.search(r"at most pp=(\d+)", way_out), "1f1b" in way_out
-        assert most or single or "pp=1" in way_out
-        assert way_out.startswith("use ")
-        if most:
-            assert StagePlan(schedule, int(most[1]), num_layers, stages).num_ranks in range(2, pp)
-        if fewer := re.search(r"pp_stages_per_rank=([1-9])", way_out):
-            assert StagePlan(schedule, pp, num_layers, int(fewer[1])).per_rank < stages
-        if single:
-            StagePlan("1f1b", pp, num_layers)
-
-
 def test_config_of_pipelines_and_slices_needs_no_torch() -> None:
     code = "import sys; import llm_core.training.config; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("model", "tokens", "ranks", "rule"),
-    [
-        ({"num_kv_heads": 4, "ffn_dim": 44}, 16, 4, None),
-        (
-            {"num_kv_heads": 4, "ffn_dim": 42},
-            16,
-            4,
-            r"ffn_dim .42. .* at most 2 .blocks of gate and up.; try tp=2",
-        ),
-        (
-            {"num_kv_heads": 4},
-            18,
-            4,
-            r"tokens of a sequence on one process .18. .*; try tp=2 or sequence_parallel=false",
-        ),
-        (
-            {"num_heads": 6, "num_kv_heads": 6, "dim": 48},
-            16,
-            4,
-            r"num_kv_heads .6. must be shared by 4 .*; try tp=2",
-        ),
-        ({"num_kv_heads": 4, "ffn_dim": 47}, 16, 4, r"ffn_dim .47. .* at most 1 .*; try tp=1"),
-        (
-            {"num_kv_heads": 4, "vocab_size": 9},
-            16,
-            4,
-            r"vocab_size .9. must leave each of 4 tensor ranks some ids",
-        ),
-    ],
-)
-def test_layers_that_cannot_be_shared_are_refused(
-    model: dict[str, Any], tokens: int, ranks: int, rule: str | None
-) -> None:
-    with pytest.raises(ConfigError, match=rule) if rule else contextlib.nullcontext():
-        check_tensor(dataclasses.replace(MODEL, **model), tokens, ranks, sequence=True)
-
-
-DEGREES = st.integers(1, 5)
-
-
-@settings(deadline=None)
-@given(
-    st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]),
-    DEGREES,
-    DEGREES,
-    DEGREES,
-    st.sampled_from([0, 2, 4]),
-    st.sampled_from([2, 4, 6]),
-)
-def test_a_refused_layout_shows_its_product_once_and_only_such_as_can_run(
-    world: int, pp: int, cp: int, tp: int, dp_shard: int, layers: int
-) -> None:
-    model = dataclasses.replace(MODEL, num_layers=layers)
-    train = dataclasses.replace(TRAIN, micro_batch_sequences=1)
-    kind = "hsdp" if dp_shard else "fsdp"
-    parallel = ParallelConfig(kind, world, pp=pp, cp=cp, tp=tp, dp_shard=dp_shard)  # type: ignore[arg-type]
-    try:
-        check_run(model, train, parallel)
-    except ConfigError as error:
-        said, _, near = str(error).partition("nearest that can run: ")
-        product = r"pp (\d+) x dp (\d+)(?: .dp_shard (\d+).)? x cp (\d+) x tp (\d+)"
-        offered = re.findall(product, near)
-        divides = world % (pp * cp * tp) == 0
-        assert (
-            world == 1
-            or len(re.findall(f"num_processes {world} = {product}; ", said))
-            == len(re.findall(product, said))
-            == divides
-        )
-        for values in offered:
-            pp, dp, dp_shard, cp, tp = (int(value or 0) for value in values)
-            assert pp * dp * cp * tp == world
-            check_run(
-                model, train, dataclasses.replace(parallel, pp=pp, cp=cp, tp=tp, dp_shard=dp_shard)
-            )
-        if fewer := re.search(r"; num_processes=(\d+) can", str(error)):
-            check_run(model, train, dataclasses.replace(parallel, num_processes=int(fewer[1])))
-        assert offered or fewer or world == 1 or "as many or fewer can run" in said
-
-
-def test_the_nearest_layout_of_one_that_can_run_is_itself() -> None:
-    parallel = ParallelConfig("hsdp", 16, pp=2, tp=2, dp_shard=2)
-    found = nearest_layouts(parallel, check_shares)
-    assert len(found) == 2 and found[0] == parallel and found[1].num_processes == 16
 
 
 @pytest.mark.parametrize("schedule", SPLIT_BACKWARD)

@@ -19,8 +19,8 @@ from llm_core.training.validate import (
     read_validation_set,
     result,
 )
-from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import MODEL, VOCAB_SIZE, write_token_shards
+from tests.support.engine.uneven_model import make_model
 
 CPU = torch.device("cpu")
 

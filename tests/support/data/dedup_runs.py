@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.corpus.documentset import DOCUMENT_SCHEMA, write_table
-from tasks.dedup.stage import DedupConfig, deduplicate
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.stage import deduplicate
 from tasks.runtime.artifact import Artifact
 
 SAMPLE = Path(__file__).resolve().parents[3] / "data" / "sample"

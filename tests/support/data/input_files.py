@@ -19,6 +19,7 @@ import zstandard
 
 from tasks.readers import Columns, Item, Layout, read_streams
 from tasks.readers.formats import BY_NAME
+from tasks.readers.recordlimits import USUAL, Limits
 
 Records = Sequence[Mapping[str, str]]
 
@@ -167,3 +168,9 @@ def read_items(path: Path, layout: Layout = BY_NAME) -> list[Item]:
         return [
             item for _, items in read_streams(file, path.name, COLUMNS, layout) for item in items
         ]
+
+
+def read_bytes(name: str, data: bytes, limits: Limits = USUAL) -> list[Item]:
+    """What a reader makes of the bytes of a file of this name."""
+    streams = read_streams(io.BytesIO(data), name, COLUMNS, BY_NAME, limits)
+    return [item for _, items in streams for item in items]

@@ -15,6 +15,11 @@ from tasks.ingest.sources import SourceConfig
 from tasks.ingest.stage import ingest
 from tasks.runtime.artifact import Artifact
 
+CUTS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
+MASKS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("type", pa.string())]))
+SPANS = pa.list_(pa.struct([*MASKS.value_type, ("replacement", pa.string())]))
+"""Columns of sidecars: what dedup and quality cut, quality masks and PII replaces."""
+
 
 def empty_dir(path: Path) -> Path:
     path.mkdir(parents=True)

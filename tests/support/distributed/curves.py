@@ -36,7 +36,7 @@ from tests.support.distributed.cases import layout_name
 from tests.support.distributed.forks import all_succeed
 from tests.support.distributed.processes import free_port
 
-CORPUS = Path(__file__).parents[2] / "data" / "sample" / "sample.jsonl"
+CORPUS = Path(__file__).parents[3] / "data" / "sample" / "sample.jsonl"
 STEPS, WARMUP_STEPS, LR = 50, 20, 1e-4
 """Few and small enough that training is stable: where losses jump, any two runs part."""
 MODEL = ModelConfig(256, 512, 4, 8, 4, 1408, 512)

@@ -1,5 +1,5 @@
 """The exactness matrix: `python -m tests.support.distributed.matrix [FOLDER] [--only RUNS.json]
-[--table TABLE.md]`.
+[--savings] [--table TABLE.md]`.
 
 Forked processes and one group of them serve all cases of four processes, then of eight. Shows each
 layout as it is done; leaves `found.json` in the folder and, where asked, the table of
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -22,8 +23,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
 from llm_core.parallel.config import ParallelConfig
+from llm_core.training.combinations import check_memory
 from tests.support.distributed import cases, exactness
 from tests.support.distributed.cases import Case, Problem
 from tests.support.distributed.forks import fork_ranks
@@ -90,6 +93,40 @@ def whole_matrix() -> list[Run]:
     ] + exchanges
 
 
+def savings_matrix() -> list[Run]:
+    """Each layout with each kind of saving alone and all together, as far as they go together."""
+    savings = [
+        MemoryConfig(recompute="selective"),
+        MemoryConfig(recompute="every", every_k=2),
+        MemoryConfig(recompute="full"),
+        MemoryConfig(loss_chunk_tokens=5),
+        MemoryConfig(ffn_tiles=2),
+        MemoryConfig(weights_in="host"),
+        MemoryConfig(recompute="full", loss_chunk_tokens=9, ffn_tiles=2),
+    ]
+    runs = []
+    for parallel, saving, dtype in itertools.product(cases.LAYOUTS, savings, ("fp64", "bf16")):
+        problem = Problem(
+            layers=max(4, cases.layers_for(parallel)),
+            tied=dtype == "fp64",
+            packed=dtype == "bf16",
+            dtype=dtype,
+        )
+        if is_possible(parallel, saving, problem):
+            runs.append(
+                Run(Case(parallel, problem, cases.micro_sizes(parallel, problem.rows)[-1], saving))
+            )
+    return runs
+
+
+def is_possible(parallel: ParallelConfig, saving: MemoryConfig, problem: Problem) -> bool:
+    try:
+        check_memory(saving, problem.model(), parallel)
+    except ConfigError:
+        return False
+    return True
+
+
 def failures(run: Run, found: dict[str, float]) -> list[str]:
     """What is further from one process than its arithmetic allows."""
     problem = run.case.problem
@@ -112,21 +149,22 @@ def main() -> None:
         help="for checkpoints and found.json; a temporary one without",
     )
     parser.add_argument("--only", type=Path, help="runs as JSON; the whole matrix without")
+    parser.add_argument("--savings", action="store_true", help="what saves memory, instead")
     parser.add_argument("--table", type=Path, help="where to write the table")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        sys.exit(bool(hold(arguments.folder or Path(temporary), arguments.only, arguments.table)))
+        folder = arguments.folder or Path(temporary)
+        if arguments.only is not None:
+            runs = [from_plain(run) for run in json.loads(arguments.only.read_text("utf-8"))]
+        else:
+            runs = savings_matrix() if arguments.savings else whole_matrix()
+        sys.exit(bool(hold(folder, runs, arguments.table)))
 
 
-def hold(folder: Path, only: Path | None, table_file: Path | None) -> int:
+def hold(folder: Path, runs: list[Run], table_file: Path | None) -> int:
     """Run, compare and report; how many failed."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, which is in the ranks
-    runs = (
-        whole_matrix()
-        if only is None
-        else [from_plain(r) for r in json.loads(only.read_text("utf-8"))]
-    )
     for world in sorted({run.world for run in runs}):
         own = [(number, run) for number, run in enumerate(runs) if run.world == world]
         fork_ranks(world, folder, lambda own=own: run_all(own, folder))  # type: ignore[misc]

@@ -6,6 +6,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,9 @@ from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.config import TrainConfig
-from llm_core.training.metric_log import MetricLog, is_of_run
+from llm_core.training.metric_log import MetricLog, is_of_run, read_rows
 from llm_core.training.run_config import RunConfig
+from tasks.runtime.code import ROOT
 
 VOCAB_SIZE = 51
 """Odd on purpose: it divides by no number of processes."""
@@ -122,6 +126,32 @@ def run_config(
 def write_config(path: Path, config: RunConfig) -> Path:
     path.write_text(json.dumps(to_plain(config)), "utf-8")
     return path
+
+
+def change_config(folder: Path, **values: object) -> None:
+    """Set `group__key` of the config in a folder."""
+    found = json.loads((folder / "config.json").read_text("utf-8"))
+    for name, value in values.items():
+        group, _, key = name.rpartition("__")
+        (found[group] if group else found)[key] = value
+    (folder / "config.json").write_text(json.dumps(found), "utf-8")
+
+
+def trainer_arguments(folder: Path, config: RunConfig) -> list[str]:
+    """Arguments of a trainer that works in `work`, with the config written beside it."""
+    file = write_config(folder / "config.json", config)
+    return ["--config", str(file), "--workdir", str(folder / "work")]
+
+
+def kill_trainer(folder: Path, config: RunConfig, num_rows: int = 10) -> subprocess.Popen[bytes]:
+    """A trainer in a process of its own that was killed once so many rows were logged."""
+    command = [sys.executable, "-m", "llm_core.training.train", *trainer_arguments(folder, config)]
+    trainer = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    while trainer.poll() is None and len(read_rows(folder / "work" / "metrics.jsonl")) < num_rows:
+        time.sleep(0.002)
+    trainer.kill()
+    trainer.wait()
+    return trainer
 
 
 def result_bytes(workdir: Path) -> dict[str, bytes]:

@@ -84,7 +84,7 @@ def test_datasketch_finds_the_same_candidates(banding: tuple[int, int]) -> None:
 
 
 def test_signatures_that_mean_something_else_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="scheme=legacy, signatures here affine32; make it with"):
+    with pytest.raises(ValueError, match="scheme=legacy, and signatures here have affine32; make"):
         from_datasketch(MinHash(16, seed=1, scheme="legacy"), 16, 1)
     with pytest.raises(ValueError, match="seed=2"):
         from_datasketch(MinHash(16, seed=2), 16, 1)
@@ -127,7 +127,7 @@ def test_files_without_signatures_or_with_other_ones_are_refused(tmp_path: Path)
     pq.write_table(pa.table({"id": [b"a"]}), plain)
     text.write_text("no table", "utf-8")
     for file, message in (
-        (other, "seed=2, signatures here 1; make it with"),
+        (other, "seed=2, and signatures here have 1; make it with"),
         (plain, "holds no signatures"),
         (text, "holds no signatures"),
         (tmp_path / "nowhere", "is not a file"),

@@ -219,7 +219,7 @@ def test_documents_that_are_all_known_are_a_clear_failure(tmp_path: Path) -> Non
     config = DedupConfig(method="exact", keep_index=True)
     first, _ = run(tmp_path / "first", [{"name": "a", "text": "one text"}], config)
     with pytest.raises(
-        StageFailure, match=r"keeps none of 2 documents \(EXACT_DUPLICATE 2\): all is in the index"
+        StageFailure, match=r"keeps none of 2 documents \(EXACT_DUPLICATE 2\), because the index"
     ):
         again = [{"name": "b", "text": "One  text"}, {"name": "c", "text": "one text"}]
         run(tmp_path / "second", again, replace(config, index=first.path))
@@ -240,7 +240,7 @@ def test_an_exact_index_serves_an_exact_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": 2}, "made with seed=1, this run has 2; set dedup.seed as it was"),
+        ({"seed": 2}, "made with seed=1, and this run has 2; set dedup.seed as it was"),
         ({"shingle_units": 4}, "shingle_units"),
         ({"num_bands": 28}, "bands"),
         ({"method": "exact"}, "method"),
@@ -263,7 +263,7 @@ def test_an_index_whose_hashes_mean_something_else_is_refused(tmp_path: Path) ->
     file = first.path / "index" / "scheme.json"
     file.write_text(file.read_text("utf-8").replace('"version": 3', '"version": 2'), "utf-8")
     with pytest.raises(
-        ArtifactMismatch, match=r"version 2, this release compares with 3: make the index again"
+        ArtifactMismatch, match=r"version 2, and this release reads 3; rebuild the index"
     ):
         run(tmp_path / "second", documents, replace(CONFIG, index=first.path))
 
@@ -297,3 +297,15 @@ def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(ArtifactMismatch, match=r"bands.arrow is missing"):
         run(tmp_path / "third", documents, replace(CONFIG, index=first.path))
+
+
+def test_an_index_whose_rows_are_dates_is_damaged(tmp_path: Path) -> None:
+    documents = [{"name": "a", "text": " ".join(words(1, 20))}]
+    first, _ = run(tmp_path / "first", documents, CONFIG)
+    file = first.path / "index" / "documents.parquet"
+    table = pa.parquet.read_table(file)
+    place = table.schema.names.index("family")
+    dates = table["family"].cast(pa.timestamp("us"))
+    pa.parquet.write_table(table.set_column(place, "family", dates), file)
+    with pytest.raises(ArtifactMismatch, match=r"index is damaged"):
+        run(tmp_path / "second", documents, replace(CONFIG, index=first.path))

@@ -158,5 +158,5 @@ def test_what_cannot_be_is_refused_with_a_way_out() -> None:
         {"target_bytes": 0},
         {"seed": -1},
     ):
-        with pytest.raises(ConfigError, match=r"mixture\."):
+        with pytest.raises(ConfigError, match=next(iter(bad))):
             MixtureConfig(**bad)

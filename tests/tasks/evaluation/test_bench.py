@@ -12,8 +12,8 @@ from tasks.evaluation.bench import benchmark_model, measure
 from tasks.evaluation.config import BenchConfig
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
-from tests.llm_core.infer.test_equivalence import make_broken
 from tests.support.data.trained_run import save_model
+from tests.support.engine.broken_caches import make_broken
 
 SMALL = BenchConfig(
     batches=(1, 2), prompt_tokens=(4, 8), new_tokens=(3,), repeats=3, check_tokens=8

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llm_core.config import ConfigError
-from tasks.fasttext.loading import HEAD, SIZES, check_fasttext, load_fasttext
+from tasks.fasttext.files import HEAD, SIZES, check_fasttext, load_fasttext
 from tasks.runtime.code import ROOT
 from tasks.scores.classifier import classify_lines
 from tests.support.data.fasttext_models import WORDS, write_model
@@ -63,8 +63,8 @@ def test_sound_models_are_loaded(loss: int, kind: dict[str, bool], tmp_path: Pat
         (48, "<i", (1 << 20,), "settings"),
         (HEAD.size, "<i", (2**31 - 1,), "numbers of words"),
         (HEAD.size, "<i", (-7,), "numbers of words"),
-        (HEAD.size, "<3i", (2**31 - 1, 2**31 - 4, 3), "end early|is none of a model"),
-        (HEAD.size + 20, "<q", (2**62,), "no bucket|ends early"),
+        (HEAD.size, "<3i", (2**31 - 1, 2**31 - 4, 3), "end early|is not that of a model"),
+        (HEAD.size + 20, "<q", (2**62,), "longer than the file"),
         (MATRIX_AT, "<q", (2**40,), "longer than the file"),
         (MATRIX_AT, "<q", (-1,), "do not fit"),
         (MATRIX_AT, "<2q", (10, 6), "too few|do not fit|longer"),

@@ -19,7 +19,7 @@ from tasks.ingest.sources import HtmlConfig
 from tasks.readers.pages import READ_PAGE, BrokenPage, Encoded, extract
 from tasks.runtime.sandbox import Sandbox
 from tests.support.data.input_files import http_response, warc_record
-from tests.tasks.ingest.test_sources import ingest_files, read_documents
+from tests.support.data.make_artifacts import ingest_files, read_documents
 
 WORDS = "Words enough that the paragraph is not taken for anything else."
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,93 +14,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
-from tasks.ingest import remotesystems, retries
+from tasks.ingest import remotesystems
 from tasks.ingest.remotesystems import (
     HERE,
     PRIVATE,
     PUBLIC,
     RefusedConnection,
-    check_hub_request,
     nearness,
 )
 from tasks.ingest.sourcefiles import list_files
-from tests.support.data.hub_server import REPO, serve_hub
-
-TEXT = b'{"text": "secret of this machine"}\n'
-
-
-class Server(BaseHTTPRequestHandler):
-    """Redirects what is in `moved` and answers the rest; keeps the headers it was sent."""
-
-    moved: dict[str, str]
-    links: Callable[[str], list[str]] | None
-    seen: list[tuple[str, dict[str, str]]]
-
-    def do_GET(self) -> None:
-        self.seen.append((self.path, dict(self.headers)))
-        if self.path in self.moved:
-            self.send_response(302)
-            self.send_header("Location", self.moved[self.path])
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        folder = self.links is not None and not self.path.endswith(".jsonl")
-        body = (
-            "".join(f'<a href="{link}">x</a>' for link in self.links(self.path)).encode()
-            if folder and self.links
-            else TEXT
-        )
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html" if folder else "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", '"one"')
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    do_HEAD = do_GET
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@contextmanager
-def serve() -> Iterator[tuple[int, type[Server]]]:
-    handler = type("Handler", (Server,), {"moved": {}, "seen": [], "links": None})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield server.server_address[1], handler
-    server.shutdown()
-    server.server_close()
+from tests.support.data.far_and_near import (
+    PUBLIC_THEN_HERE,
+    TEXT,
+    Pair,
+    lead_in_turn,
+    serve_far_and_near,
+)
 
 
 @pytest.fixture
-def far_and_near(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[tuple[tuple[int, type[Server]], tuple[int, type[Server]]]]:
-    """Two servers. The name `far.example` leads to the first, whose address counts as public; the
-    second is of this machine."""
-    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
-    with ExitStack() as servers:
-        far, near = servers.enter_context(serve()), servers.enter_context(serve())
-        lead_to(monkeypatch, {"far.example": "127.0.0.1"})
-        ports = {far[0]}
-        kind_of = remotesystems.nearness
-
-        def by_port(sockaddr: Any) -> int:
-            return PUBLIC if sockaddr[1] in ports else kind_of(str(sockaddr[0]))
-
-        monkeypatch.setattr(remotesystems, "nearness_of", by_port)
-        yield far, near
-
-
-def lead_to(monkeypatch: pytest.MonkeyPatch, names: dict[str, str]) -> None:
-    real = socket.getaddrinfo
-    monkeypatch.setattr(
-        socket,
-        "getaddrinfo",
-        lambda host, *rest, **more: real(names.get(host, host), *rest, **more),
-    )
+def far_and_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    with serve_far_and_near(monkeypatch) as pair:
+        yield pair
 
 
 def test_a_redirect_from_elsewhere_to_this_machine_is_refused(
@@ -132,6 +63,19 @@ def test_a_name_whose_address_changes_to_this_machine_is_refused(
     assert system.cat_file(f"http://far.example:{far_port}/a.jsonl") == TEXT
     with pytest.raises(OSError) as caught:
         system.cat_file(f"http://far.example:{near_port}/a.jsonl")
+    assert isinstance(caught.value.__cause__, RefusedConnection)
+    assert near.seen == []
+
+
+def test_a_name_whose_second_answer_is_this_machine_is_not_connected_to(
+    far_and_near: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (near_port, near) = far_and_near
+    lead_in_turn(monkeypatch, {"two.example": PUBLIC_THEN_HERE})
+    address = f"http://two.example:{near_port}/a.jsonl"
+    system = remotesystems.open_system(address)
+    with pytest.raises(OSError) as caught:
+        system.cat_file(address)
     assert isinstance(caught.value.__cause__, RefusedConnection)
     assert near.seen == []
 
@@ -239,73 +183,3 @@ def test_no_address_that_is_not_global_counts_as_public(
         or nearness(str(address)) > PUBLIC
         or isinstance(address, ipaddress.IPv6Address)
     )
-
-
-class Request:
-    def __init__(self, url: str, **headers: str) -> None:
-        self.url, self.headers = url, headers
-
-
-@pytest.mark.parametrize(
-    ("url", "refused"),
-    [
-        ("https://hub.example/api", None),
-        ("https://hub.example:443/api", None),
-        ("https://files.example/x", "must not see your token"),
-        ("https://hub.example.evil.example/x", "must not see your token"),
-        ("http://hub.example/api", "must not see your token"),
-    ],
-)
-def test_the_token_of_the_hub_is_shown_to_the_hub_alone(url: str, refused: str | None) -> None:
-    request = Request(url, authorization="Bearer hidden")
-    if refused is None:
-        check_hub_request(request, "https://hub.example", lambda host, port: PUBLIC)
-    else:
-        with pytest.raises(RefusedConnection, match=refused) as caught:
-            check_hub_request(request, "https://hub.example", lambda host, port: PUBLIC)
-        assert "hidden" not in str(caught.value)
-
-
-def test_the_hub_leads_nowhere_nearer_than_itself() -> None:
-    near = {"hub.example": PUBLIC, "cdn.example": PUBLIC, "intranet": PRIVATE}
-    check_hub_request(
-        Request("https://cdn.example/x"), "https://hub.example", lambda host, port: near[host]
-    )
-    with pytest.raises(
-        RefusedConnection, match="hub.example leads to an address in a private network"
-    ):
-        check_hub_request(
-            Request("https://intranet/x"), "https://hub.example", lambda host, port: near[host]
-        )
-
-
-def test_a_page_of_the_hub_on_another_host_gets_no_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("huggingface_hub", "1.0")
-    import fsspec
-
-    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setenv("HF_TOKEN", "hidden")
-    with (
-        serve() as (port, other),
-        serve_hub({"main": {f"{i}.jsonl": TEXT for i in range(5)}}) as (address, hub),
-    ):
-        hub.token = "hidden"
-        monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": address})
-        answer = hub._answer
-
-        def misleading(
-            self: Any, status: int, body: Any, code: str | None = None, headers: Any = None
-        ) -> None:
-            link = (
-                {"Link": f'<http://127.0.0.1:{port}/next>; rel="next"'}
-                if headers and "Link" in headers
-                else headers
-            )
-            answer(self, status, body, code, link)
-
-        monkeypatch.setattr(hub, "_answer", misleading)
-        with pytest.raises(ConfigError, match="must not see your token"):
-            list_files([f"hf://datasets/{REPO}/*.jsonl"], None, tmp_path / "cache").files
-        assert other.seen == []

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
-from tasks.corpus.documentset import DOCUMENT_SCHEMA, read_table, text_buffers, write_table
+from tasks.corpus.documentset import read_table, text_buffers
 from tasks.corpus.language_labels import LID176_LABELS
 from tasks.definitions.scripts import RANGES, SCRIPTS, scripts_of
 from tasks.kernels.text.scripts import count_scripts
@@ -29,35 +29,9 @@ from tasks.language.stage import (
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.keys import key_config
 from tasks.runtime.parts import PartRunner
+from tests.support.data.language_texts import CHINESE, ENGLISH, GERMAN, documents_artifact
 
 SAMPLE = Path(__file__).parents[3] / "data" / "sample" / "sample.jsonl"
-ENGLISH = (
-    "The quick brown fox jumps over the lazy dog, and then it goes back to the forest where it"
-    " lives."
-)
-GERMAN = (
-    "Der schnelle braune Fuchs springt über den faulen Hund und läuft dann zurück in den Wald, in"
-    " dem er wohnt."
-)
-CHINESE = "今天天气很好，我们一起去公园散步，然后回家吃晚饭。你明天有没有时间？"
-
-
-def documents_artifact(path: Path, parts: Sequence[Sequence[str]]) -> Artifact:
-    """An ingest artifact of these texts, one file per inner list."""
-    (path / "documents").mkdir(parents=True)
-    number = 0
-    for i, texts in enumerate(parts):
-        rows = []
-        for text in texts:
-            rows.append(
-                {"id": number.to_bytes(16, "big"), "text": text, "source": "test", "metadata": "{}"}
-            )
-            number += 1
-        write_table(
-            pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA),
-            path / "documents" / f"part-{i:05d}.parquet",
-        )
-    return Artifact(path, "ingest")
 
 
 def identify(

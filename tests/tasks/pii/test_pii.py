@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -208,13 +210,15 @@ def test_chain_of_addresses_that_free_each_other_is_found_to_its_end() -> None:
     assert scrub(scrub(text)) == scrub(text)
 
 
+def sample_lines(name: str) -> Iterator[dict[str, Any]]:
+    with (SAMPLE / name).open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
 def test_every_marked_address_of_the_sample_is_found() -> None:
-    truth = {
-        d["id"]: d["spans"]
-        for d in map(json.loads, (SAMPLE / "truth_pii.jsonl").open(encoding="utf-8"))
-    }
+    truth = {d["id"]: d["spans"] for d in sample_lines("truth_pii.jsonl")}
     found = wanted = extra = 0
-    for record in map(json.loads, (SAMPLE / "sample.jsonl").open(encoding="utf-8")):
+    for record in sample_lines("sample.jsonl"):
         if record["id"] not in truth:
             continue
         data = record["text"].encode()

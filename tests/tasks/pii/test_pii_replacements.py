@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
 from tasks.definitions.pii_kinds import TYPE_NAMES
-from tasks.pii.config import ACTIONS, PiiConfig
+from tasks.pii.config import Action, PiiConfig
 from tasks.pii.replacements import normal_form, pseudonym, replacements
 from tasks.pii.scrub import apply_replacements
 from tasks.pii.spans import find_all_spans
@@ -22,7 +23,7 @@ from tasks.runtime.keys import canonical_json, key_config
 from tasks.runtime.parts import PartRunner, process_executor
 from tasks.runtime.stage import StageFailure
 from tests.support.data.make_artifacts import empty_dir, ingest_files, read_documents, write_jsonl
-from tests.tasks.pii.test_pii_types import PIECES
+from tests.support.data.pii_examples import PIECES
 
 KEY = "0123456789abcdef of a secret"
 
@@ -44,7 +45,7 @@ def _config(**values) -> PiiConfig:
     return PiiConfig(types=TYPE_NAMES, addresses_in_words=True, key_env="PII_KEY", **values)
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("action", get_args(Action))
 def test_scrubbing_twice_changes_nothing_whatever_the_action(action, monkeypatch) -> None:
     monkeypatch.setenv("PII_KEY", KEY)
     config = _config(action=action)

@@ -15,8 +15,8 @@ from tasks.definitions.c4_kinds import POLICY_PHRASES
 from tasks.quality.c4_lines import LINE_CUTS, LineCutsConfig, LineRules, count_line_cuts, cut_lines
 from tasks.quality.config import QualityConfig
 from tasks.quality.measures import measure_features
+from tests.support.data.features_by_definition import CITATION, JOINED, ascii_lower
 from tests.support.data.sample_documents import SAMPLE
-from tests.tasks.kernels.quality.test_features import CITATION, JOINED, ascii_lower
 
 KEPT_FRAC: dict[LineRules, str] = {
     "c4_paper": "c4_kept_line_frac",
@@ -119,9 +119,7 @@ def test_counts_are_of_kept_documents_and_others_lose_nothing() -> None:
 def test_languages_without_rules_are_refused() -> None:
     with pytest.raises(
         ConfigError,
-        match=(
-            r"line_cuts.languages \(en\) does nothing without line_cuts.rules; try rules=c4_paper"
-        ),
+        match=r"languages \(en\) does nothing without rules; try rules=c4_paper",
     ):
         build(QualityConfig, {"line_cuts": {"languages": ["en"]}})
     assert build(QualityConfig, {}).line_cuts == LineCutsConfig()

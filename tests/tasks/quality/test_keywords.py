@@ -31,16 +31,19 @@ from tasks.runtime.parts import PartRunner
 from tasks.scores.config import ScoresConfig
 from tasks.scores.stage import score_documents
 from tests.support.data.any_bytes import BYTES, assert_neighbours_do_not_matter
+from tests.support.data.language_texts import documents_artifact
 from tests.support.data.make_artifacts import empty_dir
-from tests.tasks.language.test_language import documents_artifact
 
 ALPHABET = "abAé1_ \n\t.'’-水が゛\u0301ก้ßΣ\u00ad"
 # Pieces of a text are hashed eight bytes at a time: words of about that length, and longer.
 LONG_PIECES = ["abcdefgh", "ABCDEFG", "\N{KELVIN SIGN}elvin", "kelvin", "é", "a", "'", " ", "水"]
 LONG_TEXTS = st.lists(st.sampled_from(LONG_PIECES), min_size=1, max_size=9).map("".join)
-TEXTS = st.text(ALPHABET, max_size=40) | LONG_TEXTS
+# Each Han letter is a piece; behind one may be a mark, a sign or another script.
+HAN = "水果汁们䷀㐀䀀鿿\u0301。ア a"
+TEXTS = st.text(ALPHABET, max_size=40) | LONG_TEXTS | st.text(HAN, max_size=40)
 TERMS = (
     st.text(ALPHABET, min_size=1, max_size=5)
+    | st.text(HAN, min_size=1, max_size=4)
     | st.lists(st.sampled_from(LONG_PIECES), min_size=1, max_size=4).map("".join)
 ).filter(str.strip)
 

@@ -166,7 +166,7 @@ def test_folders_of_categories_and_files_are_read(tmp_path: Path) -> None:
         ({"urls": ["example.com/"]}, "a whole host"),
         ({"keywords": ["two words"]}, "one word"),
         ({"categories": ["adult"]}, "choose among those of folders"),
-        ({"folders": ["/nowhere/at/all"]}, "holds no CATEGORY"),
+        ({"folders": ["/nowhere/at/all"]}, "holds neither CATEGORY"),
     ],
 )
 def test_entries_that_mean_nothing_are_refused(rules: dict, message: str) -> None:

@@ -12,21 +12,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.readers import Fault, Item, Record, read_streams
-from tasks.readers.formats import BY_NAME
-from tasks.readers.parquetfooters import batch_rows
-from tasks.readers.recordlimits import USUAL, Limits
-from tests.support.data.input_files import COLUMNS, COMPRESS, RECORDS, as_parquet, as_tar, as_zip
+from tasks.readers import Fault, Item, Record
+from tasks.readers.recordlimits import Limits
+from tasks.readers.tables.parquetfooters import batch_rows
+from tests.support.data.input_files import (
+    COMPRESS,
+    RECORDS,
+    as_parquet,
+    as_tar,
+    as_zip,
+    read_bytes,
+)
 
 pytestmark = pytest.mark.timeout(60)
 LINE = b'{"text": "sound"}\n'
 FIRST = as_tar({"first.jsonl": LINE})[:1024]
 LAST = as_tar({"last.jsonl": LINE})
-
-
-def read(name: str, data: bytes, limits: Limits = USUAL) -> list[Item]:
-    streams = read_streams(io.BytesIO(data), name, COLUMNS, BY_NAME, limits)
-    return [item for _, items in streams for item in items]
 
 
 def kinds(items: list[Item]) -> list[str]:
@@ -94,14 +95,14 @@ def sparse(real_size: int) -> bytes:
 def test_a_size_beyond_the_end_of_a_tar_archive_ends_with_the_archive(
     size: int, name: bytes
 ) -> None:
-    first, *rest = kinds(read("a.tar", FIRST + header(b"0", large_number(size), name) + LAST))
+    first, *rest = kinds(read_bytes("a.tar", FIRST + header(b"0", large_number(size), name) + LAST))
     assert first == "sound" and rest[-1] == "damaged file: broken tar (unexpected end of data)"
 
 
 @pytest.mark.parametrize("size", ["-1024", "-1536", "9" * 20])
 def test_a_size_in_an_extension_header_leads_neither_back_nor_beyond_the_end(size: str) -> None:
     first, *rest = kinds(
-        read("a.tar", FIRST + pax(size=size) + header(b"0", 18) + padded(LINE) + LAST)
+        read_bytes("a.tar", FIRST + pax(size=size) + header(b"0", 18) + padded(LINE) + LAST)
     )
     assert (
         first == "sound"
@@ -113,7 +114,7 @@ def test_a_size_in_an_extension_header_leads_neither_back_nor_beyond_the_end(siz
 @pytest.mark.parametrize("kind", [b"L", b"x", b"g"])
 def test_a_chain_of_extension_headers_ends_by_its_length(kind: bytes) -> None:
     one = header(kind, 9) + padded(b"9 path=a\n")
-    first, *rest = kinds(read("a.tar.gz", COMPRESS[".gz"](FIRST + one * 3000 + LAST)))
+    first, *rest = kinds(read_bytes("a.tar.gz", COMPRESS[".gz"](FIRST + one * 3000 + LAST)))
     assert first == "sound" and rest == [
         "damaged file: broken tar (more than 16 headers for one member)"
     ]
@@ -122,14 +123,16 @@ def test_a_chain_of_extension_headers_ends_by_its_length(kind: bytes) -> None:
 @pytest.mark.parametrize("kind", [b"L", b"x", b"g"])
 def test_an_extension_header_takes_no_more_memory_than_a_header_may(kind: bytes) -> None:
     data = FIRST + header(kind, 1 << 26) + b"1" * (1 << 26) + LAST
-    first, *rest = kinds(read("a.tar.gz", COMPRESS[".gz"](data)))
+    first, *rest = kinds(read_bytes("a.tar.gz", COMPRESS[".gz"](data)))
     assert first == "sound" and rest == [
         "damaged file: broken tar (a header of more than 1,048,576 bytes)"
     ]
 
 
 def test_digits_without_end_in_an_extension_header_take_no_time() -> None:
-    first, *rest = kinds(read("a.tar", FIRST + header(b"x", 1 << 19) + b"1" * (1 << 19) + LAST))
+    first, *rest = kinds(
+        read_bytes("a.tar", FIRST + header(b"x", 1 << 19) + b"1" * (1 << 19) + LAST)
+    )
     assert first == "sound" and rest == ["damaged file: broken tar (a number of too many digits)"]
 
 
@@ -137,7 +140,7 @@ def test_digits_without_end_in_an_extension_header_take_no_time() -> None:
 def test_holes_over_the_limit_cost_their_member(name: str) -> None:
     member = bytearray(sparse(1 << 60))
     member[:512] = header(b"S", 512, name.encode(), bytes(member[345:512]))
-    first, fault, last = kinds(read("a.tar", FIRST + bytes(member) + LAST))
+    first, fault, last = kinds(read_bytes("a.tar", FIRST + bytes(member) + LAST))
     assert (
         (first, last) == ("sound", "sound")
         and "over the limit: holes" in fault
@@ -146,7 +149,7 @@ def test_holes_over_the_limit_cost_their_member(name: str) -> None:
 
 
 def test_members_with_few_holes_are_read() -> None:
-    items = read("a.tar", FIRST + sparse(2048) + LAST)
+    items = read_bytes("a.tar", FIRST + sparse(2048) + LAST)
     first, zeros, padding, last = kinds(items)
     assert (
         (first, last) == ("sound", "sound") and "broken JSON" in zeros and "broken JSON" in padding
@@ -164,7 +167,7 @@ def test_members_with_few_holes_are_read() -> None:
 )
 def test_maps_of_holes_in_extension_headers_are_held_to_the_limit(fields: dict[str, str]) -> None:
     first, *rest = kinds(
-        read("a.tar", FIRST + pax(**fields) + header(b"0", 18) + padded(LINE) + LAST)
+        read_bytes("a.tar", FIRST + pax(**fields) + header(b"0", 18) + padded(LINE) + LAST)
     )
     assert first == "sound" and rest and "sound" not in rest[:1]
 
@@ -176,14 +179,14 @@ def test_headers_of_a_large_archive_are_not_kept() -> None:
             entry = tarfile.TarInfo(f"{'folder/' * 40}größe-{i}.jsonl")
             entry.size = len(LINE)
             archive.addfile(entry, io.BytesIO(LINE))
-    assert kinds(read("a.tar", out.getvalue())) == ["sound"] * 300
+    assert kinds(read_bytes("a.tar", out.getvalue())) == ["sound"] * 300
 
 
 def test_a_member_that_would_fill_the_disk_costs_itself() -> None:
     limits = Limits(10)
     members = {"a.parquet": as_parquet(RECORDS), "b.txt": b"sound"}
     for name, data in (("m.zip", as_zip(members)), ("m.tar", as_tar(members))):
-        fault, last = kinds(read(name, data, limits))
+        fault, last = kinds(read_bytes(name, data, limits))
         assert (
             "a member in parquet of more than 160 bytes, 16 times source.max_record_bytes" in fault
             and last == "sound"
@@ -194,8 +197,8 @@ def test_members_of_a_zip_archive_that_share_bytes_are_refused() -> None:
     data = bytearray(as_zip({"a.jsonl": LINE, "b.jsonl": LINE, "c.jsonl": LINE}))
     second = data.index(b"PK\x01\x02", data.index(b"PK\x01\x02") + 1)
     data[second + 42 : second + 46] = (0).to_bytes(4, "little")  # where its bytes begin
-    assert kinds(read("m.zip", bytes(data)))[-1] == "sound"
-    assert "broken zip: a member overlaps another" in kinds(read("m.zip", bytes(data)))
+    assert kinds(read_bytes("m.zip", bytes(data)))[-1] == "sound"
+    assert "broken zip: a member overlaps another" in kinds(read_bytes("m.zip", bytes(data)))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,9 @@ def test_members_of_a_zip_archive_that_share_bytes_are_refused() -> None:
 )
 def test_every_method_of_zip_is_read_in_small_pieces(method: int) -> None:
     limits = Limits(1 << 20)
-    items = read("m.zip", as_zip({"a.txt": b"x" * 30_000_000, "b.txt": b"sound"}, method), limits)
+    items = read_bytes(
+        "m.zip", as_zip({"a.txt": b"x" * 30_000_000, "b.txt": b"sound"}, method), limits
+    )
     assert kinds(items) == [limits.over("a file that is one document"), "sound"]
 
 
@@ -211,7 +216,7 @@ def test_a_dictionary_of_a_member_in_lzma_is_held_to_the_limit() -> None:
     data = bytearray(as_zip({"a.jsonl": LINE, "b.jsonl": LINE}, zipfile.ZIP_LZMA))
     place = data.index(b"a.jsonl") + len("a.jsonl") + 5
     data[place : place + 4] = b"\xff" * 4
-    fault, last = kinds(read("m.zip", bytes(data)))
+    fault, last = kinds(read_bytes("m.zip", bytes(data)))
     assert fault.startswith("over the limit: a window of a member") and last == "sound"
 
 
@@ -233,7 +238,7 @@ def nested_schema(levels: int) -> bytes:
 
 @pytest.mark.parametrize("levels", [1000, 10_000, 100_000])
 def test_a_schema_of_many_levels_does_not_end_the_process(levels: int) -> None:
-    assert kinds(read("deep.parquet", nested_schema(levels))) == [
+    assert kinds(read_bytes("deep.parquet", nested_schema(levels))) == [
         "over the limit: a Parquet schema of more than 254 levels"
     ]
 
@@ -247,7 +252,7 @@ def parquet_of(texts: list[str], **how: object) -> bytes:
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_a_page_that_is_a_bomb_is_refused_by_its_header(version: str) -> None:
     data = parquet_of(["x" * 2_000_000], compression="zstd", data_page_version=version)
-    (error,) = kinds(read("bomb.parquet", data, Limits(1 << 20)))
+    (error,) = kinds(read_bytes("bomb.parquet", data, Limits(1 << 20)))
     assert error == Limits(1 << 20).over("a Parquet page")
 
 
@@ -261,7 +266,7 @@ def test_values_that_are_repeated_without_being_written_are_read_a_few_at_a_time
     data = parquet_of(texts, row_group_size=600, **how)
     limits = Limits(1 << 20)
     assert 1 <= batch_rows(io.BytesIO(data), limits) <= 10
-    items = read("r.parquet", data, limits)
+    items = read_bytes("r.parquet", data, limits)
     assert [item.values["text"] for item in items if isinstance(item, Record)] == texts
 
 
@@ -272,6 +277,53 @@ def test_a_decimal_of_an_impossible_scale_costs_its_row() -> None:
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)
     assert (
-        kinds(read("d.arrows", out.getvalue()))
+        kinds(read_bytes("d.arrows", out.getvalue()))
         == ["wrong type: InvalidOperation where a value becomes one of Python"] * 3
     )
+
+
+def changed_checksum(data: bytes) -> bytes:
+    """The member with one bit of its checksum changed."""
+    place = -8 if data[:2] == b"\x1f\x8b" else -1
+    changed = bytearray(data)
+    changed[place] ^= 1
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("name", ["r.jsonl", "r.json", "r.txt", "r.csv", "r.tar"])
+def test_nothing_is_read_of_a_member_whose_checksum_fails(name: str, suffix: str) -> None:
+    whole = {
+        "r.jsonl": LINE * 400_000,
+        "r.json": b"[\n" + LINE + b"]\n",
+        "r.txt": b"text",
+        "r.csv": b"text\nsound\n",
+        "r.tar": as_tar({"first.jsonl": LINE}),
+    }[name]
+    data = COMPRESS[suffix](whole)
+    assert "sound" in kinds(read_bytes(name + suffix, data))
+    (fault,) = read_bytes(name + suffix, changed_checksum(data))
+    assert isinstance(fault, Fault) and fault.error.endswith("; 0 bytes of it were read before")
+    if fault.stopped_at is not None:
+        assert fault.ends and fault.stopped_at == 0
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_what_was_read_of_a_long_member_whose_checksum_fails_is_said(suffix: str) -> None:
+    long = Limits(1 << 20)
+    data = COMPRESS[suffix](LINE * 400_000)
+    *records, fault = read_bytes("r.jsonl" + suffix, changed_checksum(data), long)
+    assert isinstance(fault, Fault) and set(kinds(records)) == {"sound"}
+    given = int(fault.error.split("; ")[1].split(" ")[0].replace(",", ""))
+    assert 0 <= given - len(LINE) * len(records) < len(LINE)
+
+
+def test_members_before_and_sound_bytes_before_a_cut_are_read() -> None:
+    sound = COMPRESS[".gz"](LINE * 3)
+    noise = b"".join(b'{"text": "%d"}\n' % (i * 2654435761 % 2**32) for i in range(5000))
+    *first, fault = read_bytes("r.jsonl.gz", sound + changed_checksum(COMPRESS[".gz"](LINE * 5)))
+    assert kinds(first) == ["sound"] * 3
+    assert isinstance(fault, Fault) and fault.stopped_at == len(sound)
+    cut = COMPRESS[".gz"](noise)
+    *first, fault = read_bytes("r.jsonl.gz", cut[: len(cut) // 2])
+    assert len(first) > 1000 and isinstance(fault, Fault) and "truncated" in fault.error

@@ -3,11 +3,13 @@ ever."""
 
 from __future__ import annotations
 
+import bz2
 import csv
 import io
 import json
 import lzma
 import tracemalloc
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -16,20 +18,18 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.readers import Fault, Item, Record, read_streams
+from tasks.readers import Fault, Item, Record, codecs
 from tasks.readers.bytestreams import DamagedStream
-from tasks.readers.formats import BY_NAME
 from tasks.readers.jsonlines import LongLine, line_blocks
 from tasks.readers.recordlimits import Limits
-from tests.support.data.input_files import COLUMNS, COMPRESS, as_tar, as_zip, warc_record
+from tests.support.data.input_files import COMPRESS, as_tar, as_zip, read_bytes, warc_record
 
 LIMITS = Limits(200)
 SIZES = st.lists(st.integers(0, 400), min_size=1, max_size=8)
 
 
 def read(name: str, data: bytes, limits: Limits = LIMITS) -> list[Item]:
-    streams = read_streams(io.BytesIO(data), name, COLUMNS, BY_NAME, limits)
-    return [item for _, items in streams for item in items]
+    return read_bytes(name, data, limits)
 
 
 def places(items: list[Item]) -> list[tuple[int, int, bool]]:
@@ -221,3 +221,56 @@ def test_blocks_of_one_repeated_byte_in_zstd_are_given_a_few_at_a_time() -> None
         tracemalloc.stop()
     assert isinstance(fault, Fault) and "over the limit" in fault.error
     assert peak_bytes < 50_000_000, f"{peak_bytes:,}"
+
+
+LINE = b'{"text": "a"}\n'
+FILLED = {
+    "r.jsonl.zst": zstandard.ZstdCompressor(level=19).compress,
+    "r.jsonl.bz2": bz2.compress,
+    "r.jsonl.xz": lzma.compress,
+    "r.jsonl.gz": COMPRESS[".gz"],
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_a_stream_that_expands_more_than_any_of_gzip_ends(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codecs, "FREE_BYTES", 1 << 20)
+    filling = b" " * 199 + b"\n"
+    data = FILLED[name](LINE + filling * 400_000)
+    items = read(name, data)
+    assert items[0] == Record(0, 1, 0, {"text": "a"})
+    if name == "r.jsonl.gz":
+        assert items[1:] == []
+        return
+    (fault,) = items[1:]
+    assert isinstance(fault, Fault) and fault.ends and "more than 1,032 times" in fault.error
+    assert fault.byte_offset and fault.byte_offset < 1032 * len(data) + (4 << 20)
+
+
+def test_a_member_of_a_web_archive_that_expands_like_a_bomb_costs_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codecs, "FREE_BYTES", 1 << 20)
+    pack = zstandard.ZstdCompressor(level=19).compress
+    sound = pack(warc_record("conversion", b"words", Content_Type="text/plain"))
+    bomb = pack(warc_record("conversion", b"x" * 80_000_000, Content_Type="text/plain"))
+    items = read("r.warc.zst", sound + bomb + sound, Limits(1 << 27))
+    first, fault, last = items
+    assert isinstance(first, Record) and isinstance(last, Record)
+    assert isinstance(fault, Fault) and "more than 1,032 times" in fault.error and not fault.ends
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_of_a_zip_archive_that_expands_like_a_bomb_costs_itself(
+    method: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codecs, "FREE_BYTES", 1 << 20)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.writestr("a.jsonl", LINE + (b" " * 199 + b"\n") * 400_000)
+        archive.writestr("b.jsonl", LINE)
+    first, fault, last = read("r.zip", stream.getvalue())
+    assert isinstance(first, Record) and isinstance(last, Record)
+    assert isinstance(fault, Fault) and "expands by more than 1,032 times" in fault.error

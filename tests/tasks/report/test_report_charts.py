@@ -15,8 +15,7 @@ from tasks.report import differences
 from tasks.report.charts import (
     NARROW_WIDTH,
     WIDE,
-    Bar,
-    Estimate,
+    Mark,
     Reference,
     Series,
     bars,
@@ -68,7 +67,7 @@ def test_shortened_text_fits(text: str, room: float) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(names, amounts, amounts), max_size=12), widths)
 def test_bars_stay_in_their_frame(rows: list[tuple[str, float, float]], width: int) -> None:
-    svg = bars([Bar(n, min(v, w), compact(v), n, whole=max(v, w)) for n, v, w in rows], width)
+    svg = bars([Mark(n, min(v, w), compact(v), n, whole=max(v, w)) for n, v, w in rows], width)
     assert all(-0.1 <= x <= width + 0.1 for x in coordinates(svg, "x"))
     assert svg.count("<title>") == len(rows)
 
@@ -82,7 +81,7 @@ def test_bars_stay_in_their_frame(rows: list[tuple[str, float, float]], width: i
 def test_forest_marks_stay_in_their_frame(
     rows: list[tuple[str, float, float]], references: list[float], width: int
 ) -> None:
-    estimates = [Estimate(n, v, v - w, v + w, "1.000", n) for n, v, w in rows]
+    estimates = [Mark(n, v, "1.000", n, low=v - w, high=v + w) for n, v, w in rows]
     svg = forest(estimates, [Reference("r", r) for r in references], "unit", width)
     assert all(-0.1 <= x <= width + 0.1 for x in coordinates(svg, "x|x1|x2|cx"))
 

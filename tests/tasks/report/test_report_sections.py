@@ -15,11 +15,7 @@ from tasks.corpus.tally import OTHER
 from tasks.quality.config import QualityConfig
 from tasks.quality.described_rules import describe_rule
 from tasks.report.config import ReportConfig
-from tasks.report.quantities import (
-    NARROW,
-    compact,
-    significant,
-)
+from tasks.report.quantities import NARROW, compact, significant
 from tasks.report.sections.texts import legible_token
 from tasks.report.stage import REPORT_FILE, write_report
 from tests.support.data import report_artifacts
@@ -194,21 +190,23 @@ BY_PLACE = [
 ]
 
 
+def described(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    book = build(QualityConfig, asked).rule_book()
+    return [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
+
+
+def text_with_rules(rules: list[dict[str, Any]], folder: Path, **quality: Any) -> str:
+    artifacts = changed(report_artifacts.realistic(folder), "quality", rules=rules, **quality)
+    return Page(render(artifacts, folder)).text
+
+
 @pytest.mark.parametrize(("asked", "shown"), BY_PLACE)
 def test_a_rule_with_thresholds_by_language_or_source_is_shown_with_its_hits(
     asked: dict[str, Any], shown: list[str], tmp_path: Path
 ) -> None:
-    book = build(QualityConfig, {"presets": [], "record": [], **asked}).rule_book()
-    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    quality = {
-        "rules": rules,
-        "funnel": [{"rule": rules[0]["name"], "dropped": 4000, "dropped_first": 3900}],
-        "overlap": [[4000]],
-        "score_rules": {},
-    }
-    text = Page(
-        render(changed(report_artifacts.realistic(tmp_path), "quality", **quality), tmp_path)
-    ).text
+    rules = described({"presets": [], "record": [], **asked})
+    funnel = [{"rule": rules[0]["name"], "dropped": 4000, "dropped_first": 3900}]
+    text = text_with_rules(rules, tmp_path, funnel=funnel, overlap=[[4000]], score_rules={})
     assert [one for one in shown if one not in text] == []
 
 
@@ -218,11 +216,7 @@ def test_a_place_where_a_rule_is_off_is_shown(tmp_path: Path) -> None:
         "record": [],
         "by_source": {"mail": {"thresholds": {"TOO_FEW_WORDS": None}}},
     }
-    book = build(QualityConfig, asked).rule_book()
-    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    text = Page(
-        render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)
-    ).text
+    text = text_with_rules(described(asked), tmp_path)
     assert "TOO_ FEW_ WORDS mail all off" in text and "1 threshold by language and source" in text
 
 
@@ -231,19 +225,11 @@ def test_a_source_without_a_say_does_not_repeat_the_thresholds_of_languages(tmp_
         "by_language": {"zh": {"thresholds": {"LONG_WORDS": 5}}},
         "by_source": {"mail": {"thresholds": {"SHORT_WORDS": 2}}},
     }
-    book = build(QualityConfig, asked).rule_book()
-    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    text = Page(
-        render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)
-    ).text
+    text = text_with_rules(described(asked), tmp_path)
     assert "LONG_ WORDS all zh mean_" in text and "LONG_ WORDS mail" not in text
     assert "SHORT_ WORDS mail all mean_" in text and "SHORT_ WORDS mail zh" not in text
     asked["by_kind"] = {"verse": {"thresholds": {"SHORT_WORDS": 1}}}
-    book = build(QualityConfig, asked).rule_book()
-    rules = [describe_rule(book, bit, name) for bit, name in enumerate(book.names)]
-    text = Page(
-        render(changed(report_artifacts.realistic(tmp_path), "quality", rules=rules), tmp_path)
-    ).text
+    text = text_with_rules(described(asked), tmp_path)
     # The source is laid over the kind, so both at once are told.
     assert (
         "SHORT_ WORDS all verse all mean_" in text and "SHORT_ WORDS mail verse all mean_" in text

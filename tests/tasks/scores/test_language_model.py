@@ -169,5 +169,5 @@ def test_a_model_does_not_depend_on_the_order_of_its_texts() -> None:
 
 
 def test_no_words_make_no_model() -> None:
-    with pytest.raises(ValueError, match="at least one word"):
+    with pytest.raises(ValueError, match="has no word"):
         model_of(["", "…"], 2)

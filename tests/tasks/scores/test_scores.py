@@ -1,13 +1,10 @@
-"""Scores: learnt from what a condition chooses, never by a model that has read the text, the same
-bytes however they are made."""
+"""Scores are learnt from what a condition chooses, never by a model that has read the text."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import fasttext
 import numpy as np
@@ -17,50 +14,22 @@ import pytest
 from flows.compose import compose
 from llm_core.config import ConfigError, build
 from tasks.corpus.documentset import ID, read_table
-from tasks.corpus.score_labels import NONE, label_table
-from tasks.language.config import LanguageConfig
-from tasks.language.stage import identify_languages
 from tasks.runtime.artifact import Artifact, digest_file
 from tasks.runtime.keys import canonical_json, key_config
-from tasks.runtime.parts import PartRunner, serial, thread_executor
+from tasks.runtime.parts import PartRunner, thread_executor
 from tasks.runtime.stage import StageFailure
-from tasks.scores.classifier import ClassifierConfig, classify, text_line, train_classifier
+from tasks.scores.classifier import ClassifierConfig, text_line
 from tasks.scores.config import ScoresConfig
 from tasks.scores.perplexity import PerplexityConfig, perplexities
-from tasks.scores.stage import score_documents
-from tasks.scores.unit_rows import UnitRows, spaced_units
-from tests.support.data.make_artifacts import empty_dir, ingest_files, write_jsonl
-
-SAMPLE = Path(__file__).parents[3] / "data" / "sample" / "sample.jsonl"
-PROSE = "metadata->>'kind' = 'prose'"
-LEARNT = {
-    "classifiers": {"prose": {"positives": PROSE}},
-    "perplexities": {"perplexity": {"reference": PROSE, "min_reference_bytes": 5000, "order": 2}},
-}
-
-
-def sample_records() -> list[dict[str, Any]]:
-    """English prose, pages of manuals and changelogs of the sample."""
-    rows = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
-    kinds = {"prose": 50, "html": 40, "changelog": 40}
-    chosen = [
-        row
-        for kind, most in kinds.items()
-        for row in itertools.islice(
-            (r for r in rows if r["kind"] == kind and r["lang"] == "en"), most
-        )
-    ]
-    return [
-        {"id": r["id"], "text": r["text"][:3000], "kind": r["kind"], "source": r["source"]}
-        for r in chosen
-    ]
-
-
-def parents_of(folder: Path, files: list[list[dict[str, Any]]]) -> tuple[Artifact, Artifact]:
-    for i, records in enumerate(files):
-        write_jsonl(folder / "in" / f"{i}.jsonl", records)
-    ingested = ingest_files(folder, "ingest", [folder / "in"], source_column="source")
-    return ingested, identify_languages(ingested, empty_dir(folder / "language"), LanguageConfig())
+from tests.support.data.make_artifacts import write_jsonl
+from tests.support.data.scored_sample import (
+    LEARNT,
+    PROSE,
+    columns_of,
+    parents_of,
+    sample_records,
+    score,
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,17 +38,6 @@ def parents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifac
     return parents_of(
         tmp_path_factory.mktemp("parents"), [records[:45], records[45:46], records[46:]]
     )
-
-
-def score(
-    parents: tuple[Artifact, Artifact], out: Path, runner: PartRunner = serial, **config: Any
-) -> Artifact:
-    return score_documents(*parents, empty_dir(out), build(ScoresConfig, config), runner)
-
-
-def columns_of(artifact: Artifact) -> dict[str, list[Any]]:
-    tables = [read_table(file) for file in artifact.files("part-*.parquet")]
-    return pa.concat_tables(tables).to_pydict()
 
 
 @pytest.fixture(scope="module")
@@ -292,64 +250,6 @@ def test_a_given_fasttext_model_is_applied_as_it_is(parents, tmp_path: Path) -> 
         )
 
 
-def test_a_line_for_fasttext_hides_no_label_and_no_end() -> None:
-    config = ClassifierConfig(model_path=Path("x"))
-    assert text_line(" a\n\nb\tc ", config) == "a b c"
-    assert text_line("__label__hq x </s> y", config).split() == [
-        "__label",
-        "__hq",
-        "x",
-        "<",
-        "/s>",
-        "y",
-    ]
-    assert text_line("héé", ClassifierConfig(model_path=Path("x"), prefix_bytes=4)) == "hé"
-
-
-def test_units_are_written_with_spaces_for_models_that_read_text() -> None:
-    assert spaced_units("Good-bye,\n世界! Ça") == "good bye 世 界 ça"
-
-
-def test_training_follows_adagrad_on_the_log_loss(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(list("abcdefgh"), rng.integers(1, 12))) for _ in range(30)]
-    positive = np.array(["a" in text for text in texts])
-    rows = UnitRows.of_texts(pa.array(texts, pa.large_string()), 1000)
-    config = ClassifierConfig(positives="x", epochs=3, bits=24, lr=0.5)
-    train_classifier(rows, positive, config, tmp_path / "model")
-    weights: dict[tuple[str, ...], float] = {}
-    squares: dict[tuple[str, ...], float] = {}
-    bias = bias_squares = 0.0
-
-    def margin(grams: list[tuple[str, ...]]) -> float:
-        return bias + sum(weights.get(g, 0.0) for g in grams) / math.sqrt(len(grams))
-
-    features = []
-    for text in texts:
-        words = text.split()
-        features.append(
-            [
-                tuple(words[i:j])
-                for i in range(len(words))
-                for j in (i + 1, i + 2)
-                if j <= len(words)
-            ]
-        )
-    for _ in range(3):
-        for grams, told in zip(features, positive, strict=True):
-            error = 1 / (1 + math.exp(-margin(grams))) - told
-            bias_squares += error**2
-            bias -= 0.5 * error / math.sqrt(bias_squares)
-            for gram in grams:
-                gradient = error / math.sqrt(len(grams))
-                squares[gram] = squares.get(gram, 0.0) + gradient**2
-                weights[gram] = weights.get(gram, 0.0) - 0.5 * gradient / math.sqrt(squares[gram])
-    expected = [1 / (1 + math.exp(-margin(grams))) for grams in features]
-    assert classify(rows, np.arange(30), tmp_path / "model") == pytest.approx(
-        expected, rel=1e-3, abs=1e-5
-    )
-
-
 def test_perplexity_is_ten_to_the_mean_cost_of_a_unit_and_the_end() -> None:
     found = perplexities(np.array([-8.0, -1e9, 0.0]), np.array([3, 2, 0]))
     assert found[0] == 100 and found[1] == np.finfo(np.float32).max and math.isnan(found[2])
@@ -413,24 +313,3 @@ def test_every_choice_is_a_configuration(choice: str) -> None:
 
 def test_the_default_for_perplexity_has_models_of_order_three() -> None:
     assert PerplexityConfig(reference="true").order == 3
-
-
-def test_registers_of_equal_metadata_are_looked_up_once_and_given_to_all() -> None:
-    metadata = [
-        '{"kind":"mail"}',
-        None,
-        "{}",
-        '{"kind":1}',
-        '{"kind":"mail"}',
-        '{"kind":null,"x":"kind"}',
-        "",
-    ]
-    documents = pa.table(
-        {"metadata": metadata, "source": ["s"] * 7, "text": pa.array(["é"] * 7, pa.large_string())}
-    )
-    table = label_table(documents, pa.chunked_array([["en"] * 7]), "kind")
-    assert table["register"].to_pylist() == ["mail", NONE, NONE, NONE, "mail", NONE, NONE]
-    assert label_table(documents, pa.chunked_array([["en"] * 7]), None)[
-        "register"
-    ].unique().to_pylist() == [NONE]
-    assert table["bytes"].to_pylist() == [2] * 7

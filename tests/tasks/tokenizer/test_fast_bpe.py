@@ -16,8 +16,8 @@ import tasks.tokenizer.fast_bpe
 from tasks.tokenizer.bpe import train_bpe, train_wordpiece
 from tasks.tokenizer.encoder import FAST_FROM_CHARS, Tokenizer
 from tasks.tokenizer.fast_bpe import FastEncoder, _classes, fast_encoder
+from tests.support.data.hostile_texts import HOSTILE, PIECES
 from tests.support.data.sample_documents import sample_texts
-from tests.tasks.tokenizer.test_tokenizer import HOSTILE, PIECES
 
 SIGNS = [
     *PIECES,
@@ -120,9 +120,7 @@ def test_an_encoder_that_differs_is_given_up_with_one_line(monkeypatch: pytest.M
     monkeypatch.setattr(
         FastEncoder, "encode_batch", lambda self, texts: [np.zeros(1, np.int32) for _ in texts]
     )
-    with pytest.warns(
-        UserWarning, match="differs from `tokenizers` on this text; going on without it"
-    ):
+    with pytest.warns(UserWarning, match="gives other ids than `tokenizers`"):
         found = tokenizer.encode_batch(rows)
     assert [i.tolist() for i in found] == [i.tolist() for i in tokenizer.encode_whole(rows)]
     with warnings.catch_warnings():

@@ -10,8 +10,8 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 from tasks.tokenizer.bpe import train_bpe
 from tasks.tokenizer.encoder import Tokenizer
 from tasks.tokenizer.pretokenizers import PATTERNS, byte_level, word_cuts
+from tests.support.data.hostile_texts import HOSTILE, any_text
 from tests.support.data.sample_documents import sample_texts
-from tests.tasks.tokenizer.test_tokenizer import HOSTILE, any_text
 
 NAMES = ("gpt2", "gpt4", "llama3", "none")
 

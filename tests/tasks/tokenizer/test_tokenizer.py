@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
+import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,49 +19,22 @@ from tasks.runtime.artifact import Artifact, ArtifactMismatch
 from tasks.runtime.stage import StageFailure
 from tasks.tokenizer.bpe import train_bpe
 from tasks.tokenizer.config import TokenizerConfig
-from tasks.tokenizer.encoder import SPECIAL_TOKENS, Tokenizer, export_hugging_face, load_tokenizer
+from tasks.tokenizer.encoder import (
+    SPECIAL_TOKENS,
+    Tokenizer,
+    export_hugging_face,
+    load_tokenizer,
+    token_bytes,
+)
+from tasks.tokenizer.pretokenizers import letter_bytes
 from tasks.tokenizer.sentencepieces import MAX_CHUNK_BYTES, RESERVED, ChunkCount, split_chunks
 from tasks.tokenizer.stage import train_tokenizer
+from tests.support.data.hostile_texts import HOSTILE, any_text
 from tests.support.data.sample_documents import sample_texts, write_documents
 
 KINDS = ("bpe", "unigram", "wordpiece", "sentencepiece_bpe")
-HOSTILE = [
-    "",
-    " ",
-    "\n",
-    " lead  two\n\n\nthree   \n trail \t",
-    "\u2581\u2585\t\0 \u2581word",
-    "<|endoftext|> a <|pad|><|endoftext|><unk><0x41><0x0A>",
-    "'ll 'S .\x1c\x1d \x85\xa0 \u2028x",
-    "e\u0301 नमस्ते 한국어 ไทย 👩‍👩‍👧 \U0010ffff \ufeff",
-    "123456 3.14 a1b2",
-    "a" * 200 + " " * 100 + "!" * 100 + "\r\n" * 50,
-]
-PIECES = [
-    "a",
-    "b1",
-    "'s",
-    ".",
-    ",\n",
-    " ",
-    "  ",
-    "\n",
-    "\r",
-    "\t",
-    "\x1c",
-    "\x85",
-    "\xa0",
-    "\u2028",
-    "é",
-    "\u0301",
-    "日",
-    "²",
-    "_",
-    "<|pad|>",
-]
-any_text = st.one_of(
-    st.text(max_size=60), st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
-)
+
+
 checked = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -327,3 +301,12 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ArtifactMismatch, match=r"force=\[tokenizer\]"):
         load_tokenizer(tmp_path / "nowhere")
     assert SPECIAL_TOKENS == ("<|endoftext|>", "<|pad|>")
+
+
+def test_a_byte_level_token_of_other_characters_stands_for_itself() -> None:
+    vocab = {letter: id for id, letter in enumerate([*letter_bytes(), "a b", "→"])}
+    model = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, []))
+    model.decoder = tokenizers.decoders.ByteLevel()
+    pieces = token_bytes(model)
+    assert pieces[256:] == [b"a b", "→".encode()]
+    assert [model.decode([id]) for id in (256, 257)] == ["a b", "→"]

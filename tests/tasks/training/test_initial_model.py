@@ -17,11 +17,9 @@ from tasks.runtime.artifact import Artifact
 from tasks.runtime.keys import key_config
 from tasks.training.config import TrainStageConfig
 from tasks.training.stage import resolve, train_model
-from tests.llm_core.model.test_transformer import make_model
 from tests.support.engine.small_runs import MODEL, OPTIM, TRAIN, VOCAB_SIZE
-from tests.tasks.training.test_train import CONFIG, parents
-
-__all__ = ["parents"]
+from tests.support.engine.staged_training import CONFIG
+from tests.support.engine.uneven_model import make_model
 
 
 def save(folder: Path, config: ModelConfig = MODEL, seed: int = 3) -> Path:
@@ -74,7 +72,7 @@ def test_the_key_holds_the_contents_of_the_folder_and_not_its_place(tmp_path: Pa
         ),
         (
             {"vocab_size": 40},
-            rf"tokenizer has {VOCAB_SIZE} ids, the model .* 40; set tokenizer=import",
+            rf"tokenizer has {VOCAB_SIZE} ids, but the model .* only 40; set tokenizer=import",
         ),
     ],
 )

@@ -21,7 +21,7 @@ from llm_core.model.masks import AttentionMask, Pattern
 from llm_core.parallel.sequence import partial
 from llm_core.parallel.sequence.partial import FLASH, PLAIN, Kernel, PartMask, merge
 from llm_core.parallel.sequence.ring import Ring, may_meet
-from tests.llm_core.model.test_attend import PATTERNS
+from tests.support.engine.attention_patterns import PATTERNS
 from tests.support.engine.live_bytes import LiveBytes
 
 HEADS = st.sampled_from([(4, 4), (4, 2), (3, 1)])

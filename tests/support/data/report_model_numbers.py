@@ -1,0 +1,176 @@
+"""Metrics as the stages from the tokenizer to the benchmark leave them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tests.support.data.report_corpus import LANGUAGES, SOURCES
+
+
+def model_metrics() -> dict[str, Any]:
+    return {
+        "tokenizer": {
+            "vocab_size": 8192,
+            "kind": "bpe",
+            "bytes_per_token": {"train": 3.912, "validation": 3.744},
+            "fertility": 1.462,
+            "unknown_frac": 0.0,
+            "round_trip_frac": 1.0,
+            "by_language": {
+                name: {"bytes_per_token": 4.2 - 0.31 * i, "documents": n}
+                for i, (name, n) in enumerate(LANGUAGES.items())
+            },
+            "sample_tokens": [
+                "▁implementation",
+                "▁Redistribution",
+                "▁documentation",
+                "----------------",
+                "▁configuration",
+                "不覺曉",
+                "▁ответственность",
+            ],
+        },
+        "shards": {
+            "splits": {
+                "train": {"tokens": 945_812, "documents": 910, "shards": 1, "bytes": 3_700_000},
+                "validation": {"tokens": 69_444, "documents": 57, "shards": 1, "bytes": 260_000},
+            },
+            "dtype": "uint16",
+        },
+        "train": {
+            "num_parameters": 6_291_456,
+            "num_steps": 600,
+            "final_train_loss": 4.013,
+            "final_val_loss": 4.377,
+            "val_bpb": 1.686,
+            "tokens_per_s": 15_234.5,
+            "curve": [
+                {"step": s, "train_loss": 3.9 + 5.1 * math.exp(-s / 90) + 0.08 * math.sin(s * 1.7)}
+                for s in range(0, 601, 4)
+            ],
+            "val_curve": [
+                {
+                    "step": s,
+                    "val_loss": 4.3 + 4.75 * math.exp(-s / 95),
+                    "val_bpb": 1.66 + 1.83 * math.exp(-s / 95),
+                }
+                for s in range(0, 601, 60)
+            ],
+            "device": "cpu",
+            "dtype": "float32",
+            "packing": {"padding_frac": 0.125, "cropped_frac": 0.0, "cut_documents_frac": 0.0},
+            "layout": {"kind": "single", "num_processes": 1, "num_threads": 2},
+            "training_flops_per_token": 4.1e7,
+        },
+        "evaluate": {
+            "val_bpb": {
+                "value": 1.686,
+                "low": 1.601,
+                "high": 1.779,
+                "num_documents": 57,
+                "num_bytes": 260_000,
+            },
+            "unigram_bpb": 3.214,
+            "bigram_bpb": 2.471,
+            "baselines": {
+                "unigram": {"value": 3.214, "low": 3.02, "high": 3.41},
+                "bigram": {"value": 2.471, "low": 2.3, "high": 2.66},
+            },
+            "gain_over_best_baseline": {
+                "value": 0.785,
+                "low": 0.69,
+                "high": 0.88,
+                "baseline": "bigram",
+            },
+            "bits_per_token": 6.31,
+            "eos_bits_per_document": 4.2,
+            "policy": {
+                "interval": "95 % percentile bootstrap of the ratio over documents, 1000 samples",
+                "window_tokens": 256,
+            },
+            "by_source": {
+                name: {
+                    "value": 1.3 + 0.09 * i,
+                    "low": 1.2 + 0.07 * i if i < 12 else None,
+                    "high": 1.5 + 0.12 * i if i < 12 else None,
+                    "documents": max(12 - i, 1),
+                    "bytes": 40_000 // (i + 1),
+                    "small": i > 8,
+                }
+                for i, name in enumerate(SOURCES)
+            },
+            "by_language": {
+                name: {
+                    "value": 1.5 + 0.2 * i,
+                    "low": 1.42 + 0.17 * i,
+                    "high": 1.6 + 0.24 * i,
+                    "documents": 40 // (i * i + 1),
+                    "bytes": 150_000 // (i + 1),
+                }
+                for i, name in enumerate(["en", "zh", "fr", "de", "ar"])
+            },
+            "samples": [
+                {
+                    "prompt": "The server",
+                    "text": (
+                        "The server is not a directive in the file, and the option is used to be"
+                        " the value of the request."
+                    ),
+                },
+                {"prompt": "春眠", "text": "春眠不見人，山中有白雲。"},
+                {
+                    "prompt": "In the beginning",
+                    "text": (
+                        " God said unto the people,\nand the LORD spake unto Moses, saying <EMAIL>."
+                    ),
+                },
+            ],
+        },
+        "bench": {
+            "correctness": {"fp64_max_abs_diff": 3.1e-13, "tolerance": 1e-9, "passed": True},
+            "environment": {
+                "device": "AMD EPYC 9B14",
+                "dtype": "float32",
+                "threads": 2,
+                "torch": "2.13.0",
+            },
+            "headline": {"mode": "cached", "batch": 1, "prompt_tokens": 64, "new_tokens": 64},
+            "skipped": [
+                {"batch": 1, "prompt_tokens": 4096, "new_tokens": 64, "reason": "too long"}
+            ],
+            "cells": [
+                {
+                    "mode": mode,
+                    "batch": b,
+                    "prompt_tokens": p,
+                    "new_tokens": 64,
+                    "mbu": 0.41 if mode == "cached" else 0.12,
+                    "mfu": 0.03,
+                    "prefill_s": {
+                        "median": 0.0123 * b,
+                        "min": 0.012 * b,
+                        "max": 0.0131 * b,
+                        "repeats": 7,
+                    },
+                    "decode_tok_s": {
+                        "median": v * b**0.7,
+                        "min": v * b**0.7 * 0.93,
+                        "max": v * b**0.7 * 1.04,
+                        "repeats": 7,
+                    },
+                }
+                for b in (1, 8)
+                for p in (64, 448)
+                for mode, v in (("cached", 212.0 - p / 10), ("uncached", 41.0 - p / 15))
+            ],
+            "decode_tok_s": 205.6,
+            "prefill_tok_s": 5203.2,
+            "definitions": {
+                "decode_tok_s": (
+                    "new tokens of all sequences / (t_last − t_first), first token excluded"
+                ),
+                "prefill_tok_s": "prompt tokens / time to the first token",
+            },
+        },
+    }
