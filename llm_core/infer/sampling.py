@@ -10,11 +10,8 @@ min_p keeps tokens of at least min_p times the likeliest. Equal logits are order
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor
 
 from llm_core.config import ConfigError
 
@@ -80,86 +77,14 @@ class SamplingParams:
                 raise ConfigError(f"logit_bias ({token}: {bias}) must map token ids to numbers")
 
     @property
-    def edits_logits(self) -> bool:
-        """Whether anything but the draw depends on these parameters."""
+    def counts_tokens(self) -> bool:
+        """Whether logits are changed by the tokens so far, or by a bias of their own."""
         return bool(
             self.repetition_penalty != 1
             or self.presence_penalty
             or self.frequency_penalty
             or self.logit_bias
-            or self.min_new_tokens
         )
 
 
 GREEDY = SamplingParams(temperature=0.0)
-
-
-def make_generator(params: SamplingParams, request: int = 0) -> torch.Generator:
-    """The random stream of one request: a function of its seed and its number alone."""
-    # An odd multiplier keeps (seed, request) pairs of small numbers apart.
-    return torch.Generator().manual_seed((params.seed + 0x9E3779B97F4A7C15 * request) % 2**63)
-
-
-def kept_probabilities(logits_V: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """(remaining probabilities from high to low, which sum to one; their token ids)."""
-    assert params.temperature > 0, "greedy choice has no distribution"
-    logits_V = logits_V.float()
-    sorted_V, ids_V = logits_V.sort(descending=True, stable=True)
-    # The maximum goes first, so that a small temperature sends the rest to zero and nothing to
-    # infinity.
-    probabilities_V = torch.softmax((sorted_V - sorted_V[0]) / params.temperature, dim=0)
-    num_kept = int((probabilities_V > 0).sum())
-    if params.top_k:
-        num_kept = min(num_kept, params.top_k)
-    if params.top_p < 1:
-        mass_V = probabilities_V[:num_kept] / probabilities_V[:num_kept].sum()
-        # A token stays while those before it have not reached top_p; the first always does.
-        num_kept = 1 + int((mass_V.cumsum(0)[:-1] < params.top_p).sum())
-    if params.min_p > 0:
-        num_kept = max(
-            1, int((probabilities_V[:num_kept] >= params.min_p * probabilities_V[0]).sum())
-        )
-    kept_V = probabilities_V[:num_kept]
-    return kept_V / kept_V.sum(), ids_V[:num_kept]
-
-
-def sample(
-    logits_BV: Tensor, params: Sequence[SamplingParams], generators: Sequence[torch.Generator]
-) -> list[int]:
-    """The next token id of every row, each by its own parameters and generator.
-
-    Raises SamplingError for a row with NaN or plus infinity, or without a finite logit.
-    """
-    check_logits(logits_BV)
-    likeliest_B = logits_BV.float().argmax(dim=-1).tolist()
-    rows = zip(logits_BV, likeliest_B, params, generators, strict=True)
-    return [
-        _greedy(logits_V, likeliest) if p.temperature == 0 else _draw(logits_V, p, generator)
-        for logits_V, likeliest, p, generator in rows
-    ]
-
-
-def check_logits(logits_BV: Tensor) -> None:
-    # A maximum is NaN where one of the logits is.
-    broken_B = ~logits_BV.amax(-1).isfinite()
-    if bool(broken_B.any()):
-        row = int(broken_B.nonzero()[0, 0])
-        what = "only -inf" if bool((logits_BV[row] < 0).all()) else "+inf"
-        what = "NaN" if bool(logits_BV[row].isnan().any()) else what
-        raise SamplingError(
-            f"row {row} of the logits has {what}; the weights or a mask are broken, no token can be"
-            " chosen"
-        )
-
-
-def _greedy(logits_V: Tensor, likeliest: int) -> int:
-    # argmax may name any of several equal maxima; the lowest id is the one to name on every device.
-    return int((logits_V.float() == logits_V[likeliest].float()).nonzero()[0, 0])
-
-
-def _draw(logits_V: Tensor, params: SamplingParams, generator: torch.Generator) -> int:
-    probabilities_V, ids_V = kept_probabilities(logits_V, params)
-    cumulative_V = probabilities_V.cumsum(0).cpu()
-    uniform = torch.rand((), generator=generator)
-    place = int(torch.searchsorted(cumulative_V, uniform * cumulative_V[-1], right=True))
-    return int(ids_V[min(place, len(ids_V) - 1)])

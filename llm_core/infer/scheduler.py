@@ -29,6 +29,8 @@ class Running:
     tokens: list[int]
     max_tokens: int
     """Tokens of prompt and answer at most."""
+    reuses: bool = True
+    """Whether it may begin behind blocks that others computed."""
     num_computed: int = 0
     """Tokens whose keys and values are in `blocks`."""
     blocks: list[int] = field(default_factory=list)
@@ -85,7 +87,7 @@ class Scheduler:
         self.running: list[Running] = []
         self._num_arrived = 0
 
-    def add(self, prompt: Sequence[int], max_new_tokens: int) -> Running:
+    def add(self, prompt: Sequence[int], max_new_tokens: int, reuses: bool = True) -> Running:
         """Queue a prompt. Raises ConfigError where it could never run to its end."""
         max_tokens = len(prompt) + max_new_tokens
         # The last token is chosen and never computed.
@@ -95,7 +97,7 @@ class Scheduler:
                 f"{len(prompt)} prompt tokens and {max_new_tokens} new ones do not fit the cache"
                 f" ({room} tokens); ask for fewer or make a larger cache"
             )
-        sequence = Running(self._arrive(), list(prompt), max_tokens)
+        sequence = Running(self._arrive(), list(prompt), max_tokens, reuses)
         self.waiting.append(sequence)
         return sequence
 
@@ -105,6 +107,7 @@ class Scheduler:
             self._arrive() if number is None else number,
             list(sequence.tokens),
             sequence.max_tokens,
+            sequence.reuses,
             sequence.num_computed,
             list(sequence.blocks),
             sequence.chain,
@@ -166,8 +169,10 @@ class Scheduler:
             sequence.num_computed = piece.end
 
     def append(self, sequence: Running, token: int) -> None:
-        """Add the token that was chosen after the last one computed."""
-        assert sequence.num_left == 0, f"sequence {sequence.number} is not computed to its end"
+        """Add the token that was chosen after the last one computed, here or where a sequence that
+        waits was forked."""
+        done = sequence.num_left == 0 or sequence in self.waiting
+        assert done, f"sequence {sequence.number} is not computed to its end"
         sequence.tokens.append(token)
 
     def end(self, sequence: Running) -> None:
@@ -206,7 +211,8 @@ class Scheduler:
 
     def _admit(self, sequence: Running, budget: int) -> Piece | None:
         size, pool = self.pool.block_tokens, self.pool
-        found, chain = pool.find(sequence.tokens, (len(sequence.tokens) - 1) // size)
+        most = (len(sequence.tokens) - 1) // size if sequence.reuses else 0
+        found, chain = pool.find(sequence.tokens, most)
         reused = len(found) * size
         count = min(len(sequence.tokens) - reused, budget)
         pool.hold(found)
