@@ -91,7 +91,8 @@ class GenerateConfig:
         check_bounds(self, seed=(0, None))
         if not self.repetition_penalty > 0:
             raise ConfigError(
-                f"repetition_penalty ({self.repetition_penalty}) must be positive; 1 is no penalty"
+                f"repetition_penalty ({self.repetition_penalty}) must be positive; 1 changes"
+                " nothing"
             )
 
     def sampling(self) -> SamplingParams:
