@@ -66,6 +66,14 @@ class Numbers:
             return cast(Tensor, self.stored[place])
         return from_int8(self.stored[place], self.scales[place], self.dtype)
 
+    def read_blocks(self, layer: int, blocks: Tensor) -> Tensor:
+        """Some blocks, copied together: [blocks, …]."""
+        # index_select: a fifth of the time that indexing takes on a CPU.
+        codes = self.stored[layer].index_select(0, blocks)
+        if self.scales is None:
+            return codes
+        return from_int8(codes, self.scales[layer].index_select(0, blocks), self.dtype)
+
     def take(self, dim: int, indices: Sequence[int]) -> Numbers:
         """A copy of some of it."""
         twin = Numbers.__new__(Numbers)
