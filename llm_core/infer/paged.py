@@ -37,7 +37,9 @@ class Span:
     length: int
     """Keys of the sequence, those of this pass included."""
     blocks: Sequence[int]
-    """Those that hold them, in order; more may follow."""
+    """Those that hold them, in order."""
+    is_run: bool
+    """Whether they follow one another, so that what they hold is a view."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ class Pass:
                 table[place // block_tokens] * block_tokens + place % block_tokens
                 for place in range(begin, length)
             )
-            spans.append(Span(starts[-1], starts[-1] + len(new), length, table))
+            used = table[: -(-length // block_tokens)]
+            is_run = used == list(range(used[0], used[0] + len(used)))
+            spans.append(Span(starts[-1], starts[-1] + len(new), length, used, is_run))
             starts.append(starts[-1] + len(new))
         widest = max(map(len, tables))
         padded = [[*table, *[0] * (widest - len(table))] for table in tables]
@@ -155,7 +159,7 @@ class PagedCache:
         self.keys.write_slots(layer, coming.slots_N, k_GND.transpose(0, 1))
         self.values.write_slots(layer, coming.slots_N, v_GND.transpose(0, 1))
         window = self.config.window_of(layer)
-        if coming.is_even_decode:
+        if coming.is_even_decode and not self._has_views(coming):
             # To the order of a batch and back: tokens are its rows.
             mixed_SHQD = self._decode(layer, q_HND.transpose(0, 1)[:, :, None], coming, window)
             mixed_1HND = mixed_SHQD[:, :, 0].transpose(0, 1)[None]
@@ -190,13 +194,18 @@ class PagedCache:
             self._masks[window] = ragged_mask(coming.lengths_S, 1, k_SGKD.shape[2], window)
         return attend_masked(q_SHQD, k_SGKD, v_SGKD, self._masks[window])
 
+    def _has_views(self, coming: Pass) -> bool:
+        """Whether sequences are faster one by one: a CPU then reads them without a copy."""
+        stored = self.keys.stored
+        is_plain = self.keys.scales is None and stored.device.type == "cpu"
+        return is_plain and all(span.is_run for span in coming.spans)
+
     def _read(self, numbers: Numbers, layer: int, span: Span) -> Tensor:
         """k_1GKD or v_1GKD of a sequence: a view where its blocks follow one another."""
-        count = -(-span.length // self.block_tokens)
-        first = span.blocks[0]
-        if any(span.blocks[i] != first + i for i in range(1, count)):
-            blocks = torch.tensor(span.blocks[:count], device=numbers.stored.device)
-            found = numbers.read_blocks(layer, blocks)
+        if span.is_run:
+            first = span.blocks[0]
+            found = numbers.read((layer, slice(first, first + len(span.blocks))))
         else:
-            found = numbers.read((layer, slice(first, first + count)))
+            blocks = torch.tensor(span.blocks, device=numbers.stored.device)
+            found = numbers.read_blocks(layer, blocks)
         return found.flatten(0, 1)[: span.length].transpose(0, 1)[None]
