@@ -97,6 +97,15 @@ def check_chosen(ids: Sequence[int], logits_BV: Tensor) -> None:
     )
 
 
+def check_id(token: int, row: int) -> None:
+    """Raises SamplingError for an id that `choose` gives where it cannot choose."""
+    if token < 0:
+        raise SamplingError(
+            f"row {row} of the logits has NaN, +inf or only -inf; the weights or a mask are broken,"
+            " no token can be chosen"
+        )
+
+
 def kept_weights(logits_BV: Tensor, choosers: Choosers) -> Tensor:
     """weight_BV: probabilities relative to the likeliest token after temperature, 0 for tokens that
     a filter drops."""

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from llm_core.config import ConfigError, check_bounds
 from llm_core.infer.blocks import BlockPool
-from llm_core.infer.choosing import Choosers, check_chosen, choose
+from llm_core.infer.bursts import Bursts, Start
+from llm_core.infer.choosing import Choosers, check_chosen, check_id, choose
 from llm_core.infer.cpu_products import speed_up
 from llm_core.infer.edits import LogitEdits
 from llm_core.infer.paged import PagedCache, Pass
@@ -57,8 +58,12 @@ class EngineConfig:
     copy_weights: bool = True
     """Whether float32 weights on a CPU may be kept a second time, in a faster order."""
 
+    burst_tokens: int = 0
+    """Tokens that every running answer gets before any is told, while no request waits. 0: 8 on a
+    GPU, where telling takes longer than a step, else 1."""
+
     def __post_init__(self) -> None:
-        check_bounds(self, block_tokens=(1, None), max_running=(1, None))
+        check_bounds(self, block_tokens=(1, None), max_running=(1, None), burst_tokens=(0, None))
         check_bounds(self, cache_tokens=(self.block_tokens, None), budget_tokens=(2, None))
         if self.block_tokens & (self.block_tokens - 1):
             raise ConfigError(f"block_tokens ({self.block_tokens}) must be a power of two; try 16")
@@ -84,6 +89,17 @@ class _Choice:
     def answer(self) -> list[int]:
         return self.request.answers[self.number]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its next tokens follow from logits and parameters alone."""
+        request = self.request
+        return (
+            self.slot is None
+            and request.logprobs is None
+            and request.allowed is None
+            and len(self.answer) >= request.params.min_new_tokens
+        )
+
 
 class Engine:
     """A model, its cache and the requests that share them."""
@@ -98,9 +114,11 @@ class Engine:
         self.pool = BlockPool(num_blocks, config.block_tokens)
         self.scheduler = Scheduler(self.pool, config.budget_tokens, config.max_running)
         is_int8 = config.cache == "int8"
+        # One block more, for what a burst computes of nobody.
         self.cache = PagedCache(
-            model.config, num_blocks, config.block_tokens, dtype, self.device, is_int8
+            model.config, num_blocks + 1, config.block_tokens, dtype, self.device, is_int8
         )
+        self.bursts = Bursts(model, self.cache, num_blocks)
         self.edits = LogitEdits(model.config.vocab_size, self.device)
         self.num_prefix_tokens = self.num_preemptions = self.num_computed_tokens = 0
         self._choices: dict[Running, _Choice] = {}
@@ -177,6 +195,9 @@ class Engine:
         assert plan.pieces, "no sequence could go on"
         self._count(plan, waited)
         self.cache.copy_blocks(plan.copies)
+        count = self._burst_tokens(plan)
+        if count > 0:
+            return self._burst(plan, count)
         coming = self._pass_of(plan)
         self.cache.begin(coming)
         hidden_ND = self.model.hidden(
@@ -192,6 +213,40 @@ class Engine:
             if piece.needs_logits:
                 ready += [(choice, place - 1) for choice in self._begin_answers(piece.sequence)]
         return self._next_tokens(ready, hidden_ND)
+
+    def _burst_tokens(self, plan: Plan) -> int:
+        """Steps that may follow one another on the device; 0 where this pass is none of them."""
+        on_gpu = self.device.type == "cuda"
+        most = self.config.burst_tokens or (8 if on_gpu else 1)
+        choices = [self._choices[piece.sequence] for piece in plan.pieces]
+        if not all(choice.answer and choice.is_plain for choice in choices):
+            return 0
+        left = min(choice.request.max_new_tokens - len(choice.answer) for choice in choices)
+        count = 1 if self.scheduler.waiting else min(most, left)
+        if count > 1 and not self.scheduler.reserve(plan, count):
+            count = 1
+        return count if on_gpu or count > 1 else 0
+
+    def _burst(self, plan: Plan, count: int) -> list[NewToken]:
+        choices = [self._choices[piece.sequence] for piece in plan.pieces]
+        starts = [
+            Start(choice.answer[-1], each.num_computed, each.blocks, len(choice.answer))
+            for choice in choices
+            for each in (choice.sequence,)
+        ]
+        ids = self.bursts.run(starts, self._choosers_of(choices), count)
+        told: list[NewToken] = []
+        for step in range(count):
+            for row, choice in enumerate(choices):
+                sequence = choice.sequence
+                if sequence not in self._choices:  # what follows the end of an answer
+                    continue
+                check_id(ids[row][step], row)
+                begin = sequence.num_computed
+                self.scheduler.computed(Plan([Piece(sequence, begin, begin + 1)], []))
+                self.num_computed_tokens += step > 0
+                told.append(self._take(choice, ids[row][step], None))
+        return told
 
     def _count(self, plan: Plan, waited: Sequence[Running]) -> None:
         self.num_computed_tokens += plan.num_tokens

@@ -168,6 +168,20 @@ class Scheduler:
                 sequence.chain = self.pool.enter(sequence.blocks[full], sequence.chain, tokens)
             sequence.num_computed = piece.end
 
+    def reserve(self, plan: Plan, count: int) -> bool:
+        """Take blocks for `count` tokens of each sequence of a plan of decodes, so that it need not
+        ask again before; False, and nothing taken, where too few are free."""
+        sequences = [piece.sequence for piece in plan.pieces]
+        missing = [
+            max(0, self._blocks_for(each.num_computed + count) - len(each.blocks))
+            for each in sequences
+        ]
+        if sum(missing) > self.pool.num_free:
+            return False
+        for sequence, number in zip(sequences, missing, strict=True):
+            sequence.blocks.extend(self._take(sequence, number))
+        return True
+
     def append(self, sequence: Running, token: int) -> None:
         """Add the token that was chosen after the last one computed, here or where a sequence that
         waits was forked."""

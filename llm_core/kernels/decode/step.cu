@@ -1,0 +1,104 @@
+// One decode step of a Llama-type model, by one block on every multiprocessor that stays for all of
+// it.
+//
+// Copying warps stream the block's share of all weights in the order of use and never wait for
+// activations, so memory works on while the others wait for the results of other blocks, which they
+// learn of by counters in memory. Every block has the same share of every product.
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+    decode_step(const Layer* layers, const Model* model_at, const State* state_at) {
+  extern __shared__ __align__(128) char memory[];
+  const Model model = *model_at;
+  const State state = *state_at;
+  u64* barriers = (u64*)memory;
+  Shared shared;
+  shared.x = (u16*)(memory + 1024);
+  shared.sums = (float*)(memory + 1024 + X_BYTES);
+  shared.squares = shared.sums + SUMS * 16 * B;
+  shared.places = memory + 1024 + SCRATCH_BYTES;
+  Ring<STAGES> ring = {barriers, barriers + STAGES, 0, 0};
+  Ring<SUMS> sums = {barriers + 2 * STAGES, barriers + 2 * STAGES + SUMS, 0, 0};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 * (STAGES + SUMS); i++) init_barrier(barriers + i, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  int warp = threadIdx.x >> 5;
+  const u16 *x[B], *x1[B], *mixed[B], *hidden[B];
+#pragma unroll
+  for (int b = 0; b < B; b++) {
+    x[b] = model.embedding + state.ids[b] * DIM;
+    x1[b] = state.x1 + b * DIM;
+    mixed[b] = state.mixed + b * H * D;
+    hidden[b] = state.hidden + b * FFN;
+  }
+  // Registers go from the warps that copy to those that multiply.
+  if (warp >= WARPS) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
+    if (warp > WARPS + PRODUCERS) return;
+    if (warp > WARPS) {
+      u64 policy;
+      asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+      int mine = warp - WARPS - 1;
+      ring.next(mine);
+      for (int l = 0; l < LAYERS; l++) {
+        stream<QKV, QKV_ROWS, DIM>(ring, shared.places, mine, layers[l].qkv, policy);
+        stream<OUT, DIM, H * D>(ring, shared.places, mine, layers[l].out, policy);
+        stream<GATE_UP, FFN, DIM>(ring, shared.places, mine, layers[l].gate_up, policy);
+        stream<DOWN, DIM, FFN>(ring, shared.places, mine, layers[l].down, policy);
+      }
+      stream<HEAD, VOCAB, DIM>(ring, shared.places, mine, model.head, policy);
+    } else {
+      for (int l = 0; l < LAYERS; l++) {
+        int* done = state.counters + l * EACH_LAYER;
+        finish_tiles<QKV, QKV_ROWS, DIM>(sums, shared, done, layers[l].qkv_bias, nullptr,
+                                         state.qkv);
+        finish_tiles<OUT, DIM, H * D>(sums, shared, done + G + 1, nullptr, x, state.x1);
+        finish_tiles<GATE_UP, FFN, DIM>(sums, shared, done + G + 2, nullptr, nullptr, state.hidden);
+        finish_tiles<DOWN, DIM, FFN>(sums, shared, done + G + 3, nullptr, x1, state.x);
+#pragma unroll
+        for (int b = 0; b < B; b++) x[b] = state.x + b * DIM;
+      }
+      finish_tiles<HEAD, VOCAB, DIM>(sums, shared, nullptr, nullptr, nullptr, state.logits);
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
+    int mine = warp;
+    ring.next(mine);
+    sums.next(mine);
+    int* joined = state.counters + LAYERS * EACH_LAYER;
+    for (int l = 0; l < LAYERS; l++) {
+      const Layer layer = layers[l];
+      int* done = state.counters + l * EACH_LAYER;
+      multiply_tiles<QKV_ROWS, 16, DIM, true>(ring, sums, shared, mine, l ? done - 1 : nullptr, DIM,
+                                              x, layer.attention_norm);
+      attend(layer, model, state, (float*)shared.x, done, joined, done + G);
+      multiply_tiles<DIM, 16, H * D, false>(ring, sums, shared, mine, done + G, B * G, mixed,
+                                            nullptr);
+      multiply_tiles<FFN, 8, DIM, true>(ring, sums, shared, mine, done + G + 1, DIM, x1,
+                                        layer.ffn_norm);
+      multiply_tiles<DIM, 16, FFN, false>(ring, sums, shared, mine, done + G + 2, FFN, hidden,
+                                          nullptr);
+#pragma unroll
+      for (int b = 0; b < B; b++) x[b] = state.x + b * DIM;
+    }
+    multiply_tiles<VOCAB, 16, DIM, true>(
+        ring, sums, shared, mine, state.counters + LAYERS * EACH_LAYER - 1, DIM, x, model.norm);
+    // The last block to end leaves counters of zero.
+    sync_consumers();
+    int *ended = joined + B * G, *is_last = (int*)shared.x;
+    if (threadIdx.x == 0) {
+      int arrived;
+      asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+                   : "=r"(arrived)
+                   : "l"(ended)
+                   : "memory");
+      *is_last = arrived == (int)gridDim.x - 1;
+    }
+    sync_consumers();
+    if (*is_last) {
+      for (int i = threadIdx.x; i < LAYERS * EACH_LAYER; i += CONSUMERS) state.counters[i] = 0;
+      if (threadIdx.x == 0) *ended = 0;
+    }
+  }
+}
