@@ -8,15 +8,19 @@ itself over the blocks of a paged cache.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from llm_core.infer.cached_attention import attend_ragged
 from llm_core.infer.paged import PagedCache
+from llm_core.model.config import ModelConfig
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from llm_core.kernels.decode.step import Shape
 
 # B rows · M blocks of a row at most · H query heads · G key/value heads · D width of a head
 # V vocabulary
@@ -61,6 +65,9 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
         return False
     from llm_core.kernels.decode.step import MAX_ROWS, why_not
 
+    config = model.config
+    if config.family == "gpt2" or config.out_bias or config.window:
+        return False
     # Quantised layers have their own classes.
     plain = all(
         type(layer) is nn.Linear
@@ -68,7 +75,16 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
         for layer in (block.attention.qkv, block.attention.out, block.ffn.into, block.ffn.down)
     )
     dtype = model.head.weight.dtype
-    return plain and rows <= MAX_ROWS and why_not(model.config, rows, device, dtype) is None
+    return plain and rows <= MAX_ROWS and why_not(_shape(config), rows, device, dtype) is None
+
+
+def _shape(config: ModelConfig) -> Shape:
+    from llm_core.kernels.decode.step import Shape
+
+    return Shape(
+        config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim, config.dim,
+        config.ffn_dim, config.ffn_block, config.vocab_size, config.norm_eps,
+    )  # fmt: skip
 
 
 class FusedDecoder:
@@ -97,7 +113,7 @@ class FusedDecoder:
             "head": model.head.weight,
         }
         self._step = DecodeStep(
-            model.config, layers, weights, cache.keys.stored, cache.values.stored,
+            _shape(model.config), layers, weights, cache.keys.stored, cache.values.stored,
             _turns(model), rows.ids_B, rows.lengths_B, rows.tables_BM,
         )  # fmt: skip
 

@@ -19,8 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llm_core.model.config import ModelConfig
-
 # B rows · M blocks of a row at most · V vocabulary
 
 FOLDER = Path(__file__).parent
@@ -39,41 +37,39 @@ LAYER_WEIGHTS = (
 )  # fmt: skip
 
 
-def why_not(config: ModelConfig, rows: int, device: torch.device, dtype: torch.dtype) -> str | None:
+def why_not(shape: Shape, rows: int, device: torch.device, dtype: torch.dtype) -> str | None:
     """What keeps the kernel from this model; None where nothing does."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return "needs a Hopper GPU"
     if dtype != torch.bfloat16:
         return f"needs bfloat16 weights, not {dtype}"
-    if config.family == "gpt2" or config.out_bias or config.window:
-        return "has no learned positions, biases behind attention or windows"
-    if config.head_dim not in (64, 128):
-        return f"needs heads of 64 or 128 channels, not {config.head_dim}"
-    widths = config.dim, config.attention_dim, config.ffn_dim
+    if shape.head_dim not in (64, 128):
+        return f"needs heads of 64 or 128 channels, not {shape.head_dim}"
+    widths = shape.dim, shape.attention_dim, shape.ffn_dim
     if any(width % 64 for width in widths):
         return f"needs widths that 64 divides, not {widths}"
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    if rows * config.num_kv_heads > processors:
-        return f"{rows} rows of {config.num_kv_heads} key heads exceed {processors} multiprocessors"
-    if num_places(config, rows, device) < WARPS:
+    if rows * shape.num_kv_heads > processors:
+        return f"{rows} rows of {shape.num_kv_heads} key heads exceed {processors} multiprocessors"
+    if num_places(shape, rows, device) < WARPS:
         return f"{rows} rows leave too little shared memory for weights"
     return None
 
 
-def num_places(config: ModelConfig, rows: int, device: torch.device) -> int:
+def num_places(shape: Shape, rows: int, device: torch.device) -> int:
     """Places of the ring of weights beside the activations of `rows`."""
     limit = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-    places = (limit - BARRIER_BYTES - _scratch_bytes(config, rows)[1]) // PLACE_BYTES
+    places = (limit - BARRIER_BYTES - _scratch_bytes(shape, rows)[1]) // PLACE_BYTES
     most = (BARRIER_BYTES // 8 - 2 * SUMS) // 2
     # Two warps fill in turns.
     return min(places, most) // 2 * 2
 
 
-def _scratch_bytes(config: ModelConfig, rows: int) -> tuple[int, int]:
+def _scratch_bytes(shape: Shape, rows: int) -> tuple[int, int]:
     """(of activations or of attention, of these and the sums)."""
-    widest = max(config.dim, config.attention_dim, config.ffn_dim)
-    heads = config.num_heads // config.num_kv_heads
-    attention = (WARPS * heads * config.head_dim + 2 * WARPS * heads) * 4
+    widest = max(shape.dim, shape.attention_dim, shape.ffn_dim)
+    heads = shape.num_heads // shape.num_kv_heads
+    attention = (WARPS * heads * shape.head_dim + 2 * WARPS * heads) * 4
     activations = _whole_lines(max(rows * widest * 2, attention))
     return activations, _whole_lines(activations + (SUMS * 16 + WARPS) * rows * 4)
 
@@ -93,7 +89,7 @@ class DecodeStep:
 
     def __init__(
         self,
-        config: ModelConfig,
+        shape: Shape,
         layers: Sequence[dict[str, Tensor]],
         weights: dict[str, Tensor],
         keys: Tensor,
@@ -104,23 +100,23 @@ class DecodeStep:
         tables_BM: Tensor,
     ) -> None:
         rows, device = len(ids_B), keys.device
-        heads = config.num_heads // config.num_kv_heads
-        cells = rows * config.num_kv_heads
+        heads = shape.num_heads // shape.num_kv_heads
+        cells = rows * shape.num_kv_heads
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count
         splits = 1
         while 2 * splits * cells <= self.processors and splits < MAX_SPLITS:
             splits *= 2
-        activations, scratch = _scratch_bytes(config, rows)
-        places = num_places(config, rows, device)
+        activations, scratch = _scratch_bytes(shape, rows)
+        places = num_places(shape, rows, device)
         numbers = {
-            "LAYERS": config.num_layers,
-            "H": config.num_heads,
-            "G": config.num_kv_heads,
-            "D": config.head_dim,
-            "DIM": config.dim,
-            "FFN": config.ffn_dim,
-            "FFN_BLOCK": config.ffn_block,
-            "VOCAB": config.vocab_size,
+            "LAYERS": shape.num_layers,
+            "H": shape.num_heads,
+            "G": shape.num_kv_heads,
+            "D": shape.head_dim,
+            "DIM": shape.dim,
+            "FFN": shape.ffn_dim,
+            "FFN_BLOCK": shape.ffn_block,
+            "VOCAB": shape.vocab_size,
             "B": rows,
             "SPLITS": splits,
             "STAGES": places,
@@ -129,8 +125,8 @@ class DecodeStep:
             "X_BYTES": activations,
             "SCRATCH_BYTES": scratch,
             "AHEAD": 3,
-            "EPSILON": f"{config.norm_eps}f",
-            "SCALE_LOG2": f"{config.head_dim**-0.5 * math.log2(math.e)}f",
+            "EPSILON": f"{shape.norm_eps}f",
+            "SCALE_LOG2": f"{shape.head_dim**-0.5 * math.log2(math.e)}f",
         }
         self.shared_bytes = BARRIER_BYTES + scratch + places * PLACE_BYTES
         self.kernel = compile_step(source(numbers), device, self.shared_bytes)
@@ -138,17 +134,17 @@ class DecodeStep:
         def activation(width: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
             return torch.empty(rows, width, dtype=dtype, device=device)
 
-        self.logits_BV = activation(config.vocab_size, torch.float32)
-        qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-        widths = config.dim, config.dim, qkv, config.attention_dim, config.ffn_dim
-        parts = splits * heads * config.num_kv_heads
-        counters = config.num_layers * (config.num_kv_heads + 4) + cells + 1
+        self.logits_BV = activation(shape.vocab_size, torch.float32)
+        qkv = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+        widths = shape.dim, shape.dim, qkv, shape.attention_dim, shape.ffn_dim
+        parts = splits * heads * shape.num_kv_heads
+        counters = shape.num_layers * (shape.num_kv_heads + 4) + cells + 1
         state = [
             ids_B,
             lengths_B,
             tables_BM,
             *(activation(width) for width in widths),
-            activation(parts * config.head_dim, torch.float32),
+            activation(parts * shape.head_dim, torch.float32),
             activation(2 * parts, torch.float32),
             self.logits_BV,
             torch.zeros(counters, dtype=torch.int32, device=device),
