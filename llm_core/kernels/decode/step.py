@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,26 @@ MAX_ROWS = 4
 LAYER_WEIGHTS = (
     "attention_norm", "qkv", "qkv_bias", "q_norm", "k_norm", "out", "ffn_norm", "gate_up", "down",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a decoder with RMSNorm, SwiGLU and rotary positions."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dim: int
+    ffn_dim: int
+    ffn_block: int
+    """Channels of gate that lie together, before as many of up."""
+    vocab_size: int
+    norm_eps: float
+
+    @property
+    def attention_dim(self) -> int:
+        return self.num_heads * self.head_dim
 
 
 def why_not(shape: Shape, rows: int, device: torch.device, dtype: torch.dtype) -> str | None:
