@@ -39,8 +39,12 @@ class Start:
 class Bursts:
     """Decode steps of one model and cache, for any number of rows."""
 
-    def __init__(self, model: Transformer, cache: PagedCache, spare_block: int) -> None:
-        self.model, self.cache, self.spare_block = model, cache, spare_block
+    def __init__(
+        self, model: Transformer, cache: PagedCache, spare_block: int, most_told: int
+    ) -> None:
+        """spare_block: of nobody's. most_told: steps of a burst at most."""
+        self.model, self.cache = model, cache
+        self.spare_block, self.most_told = spare_block, most_told
         self.device = model.norm.weight.device
         # A row that has room for its longest sequence never needs a wider table.
         most = -(-model.config.max_seq_len // cache.block_tokens)
@@ -51,38 +55,37 @@ class Bursts:
         """ids[row] of `count` steps; -1 where the logits of a row were not numbers."""
         size = 1 << (len(starts) - 1).bit_length()
         if size not in self._batches:
-            self._batches[size] = _Batch(self, size)
+            self._batches[size] = _Batch(self, size, self.most_told)
         return self._batches[size].run(starts, choosers, count)
 
 
 class _Batch:
-    """Buffers, decoder and graphs of one number of rows."""
+    """Buffers and decoder of one number of rows, and on a GPU the graph of a step."""
 
-    def __init__(self, bursts: Bursts, size: int) -> None:
+    def __init__(self, bursts: Bursts, size: int, most_told: int) -> None:
         self.size, self.device, self.spare_block = size, bursts.device, bursts.spare_block
-        self.rows = DecodeRows.empty(
-            size, bursts.table_blocks, bursts.spare_block, torch.device(bursts.device)
-        )
+        self.rows = DecodeRows.empty(size, bursts.table_blocks, self.spare_block, self.device)
         self.steps_B = torch.zeros(size, dtype=torch.int64, device=self.device)
-        self.chosen_B = torch.zeros(size, dtype=torch.int64, device=self.device)
+        self.told_BK = torch.zeros(size, most_told, dtype=torch.int64, device=self.device)
+        self.num_told_B = torch.zeros(size, dtype=torch.int32, device=self.device)
+        self.choosers = Choosers.of([GREEDY] * size, [0] * size, self.device)
         self.decoder: Decoder = make_decoder(bursts.model, bursts.cache, self.rows)
-        self._graphs: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, Choosers]] = {}
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if self.device.type == "cuda":
+            from llm_core.kernels.decode.choose import ChooseTokens
+
+            self._kernel = ChooseTokens(self.device)
+            self._graph = self._capture()
 
     def run(self, starts: Sequence[Start], choosers: Choosers, count: int) -> list[list[int]]:
-        choosers = _padded(choosers, self.size)
-        if self.device.type == "cuda":
-            step = self._captured(choosers).replay
-        else:
-
-            def step() -> None:
-                self._step(choosers)
-
         self._fill(starts)
-        found = []
+        self._take(choosers)
         for _ in range(count):
-            step()
-            found.append(self.chosen_B.clone())
-        return torch.stack(found, dim=1)[: len(starts)].tolist()  # type: ignore[no-any-return]
+            if self._graph is not None:
+                self._graph.replay()
+            else:
+                self._step_on_cpu()
+        return self.told_BK[: len(starts), :count].tolist()  # type: ignore[no-any-return]
 
     def _fill(self, starts: Sequence[Start]) -> None:
         spare = self.size - len(starts)
@@ -97,58 +100,58 @@ class _Batch:
             (self.rows.tables_BM, tables, [self.spare_block] * width),
         ):
             buffer.copy_(torch.tensor([*values, *[rest] * spare], dtype=buffer.dtype))
+        self.num_told_B.zero_()
 
-    def _step(self, choosers: Choosers) -> None:
-        chosen_B = choose(self.decoder(), choosers, self.steps_B)
-        self.chosen_B.copy_(chosen_B)
+    def _take(self, choosers: Choosers) -> None:
+        """Rows behind those of `choosers` keep what they had; nobody reads what they choose."""
+        if self._graph is None:
+            self.choosers = _padded(choosers, self.size)
+            return
+        for field in fields(choosers):
+            value = getattr(choosers, field.name)
+            if isinstance(value, Tensor):
+                getattr(self.choosers, field.name)[: len(value)].copy_(value)
+
+    def _step_on_cpu(self) -> None:
+        chosen_B = choose(self.decoder(), self.choosers, self.steps_B)
+        self.told_BK.scatter_(1, self.num_told_B.long()[:, None], chosen_B[:, None])
+        self.num_told_B.add_(1)
         # An id that is none would be looked up in the embedding.
         self.rows.ids_B.copy_(chosen_B.clamp(min=0))
         self.rows.lengths_B.add_(1)
         self.steps_B.add_(1)
 
-    def _captured(self, choosers: Choosers) -> torch.cuda.CUDAGraph:
-        """A graph of one step that reads these choosers; few differ in more than numbers."""
-        kind = tuple(value for value in _values(choosers).values() if not isinstance(value, Tensor))
-        if kind not in self._graphs:
-            own = replace(
-                choosers,
-                **{n: v.clone() for n, v in _values(choosers).items() if isinstance(v, Tensor)},
-            )
-            self._graphs[kind] = self._capture(own), own
-        graph, own = self._graphs[kind]
-        for name, value in _values(choosers).items():
-            if isinstance(value, Tensor):
-                getattr(own, name).copy_(value)
-        return graph
+    def _step(self) -> None:
+        given = self.choosers
+        logits_BV = self.decoder().float()
+        self._kernel(
+            logits_BV, given.temperature_B1, given.top_k_B1, given.top_p_B1, given.min_p_B1,
+            given.seed_B, given.choice_B, self.steps_B, self.rows.ids_B, self.rows.lengths_B,
+            self.told_BK, self.num_told_B,
+        )  # fmt: skip
 
-    def _capture(self, choosers: Choosers) -> torch.cuda.CUDAGraph:
-        self._fill([])
+    def _capture(self) -> torch.cuda.CUDAGraph:
         # Compiles what is compiled on first use, and lets libraries take their working memory.
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            for _ in range(2):
-                self._step(choosers)
+            self._step()
         torch.cuda.current_stream(self.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._step(choosers)
+            self._step()
         return graph
 
 
-def _values(choosers: Choosers) -> dict[str, object]:
-    return {field.name: getattr(choosers, field.name) for field in fields(choosers)}
-
-
 def _padded(choosers: Choosers, size: int) -> Choosers:
-    """With greedy rows behind the others. top-k goes up to a power of two, which changes nothing
-    and keeps graphs few."""
-    largest_k = 1 << (choosers.largest_k - 1).bit_length() if choosers.largest_k else 0
+    """With greedy rows behind the others."""
     spare = size - len(choosers.seed_B)
-    greedy = Choosers.of([GREEDY] * spare, [0] * spare, choosers.seed_B.device) if spare else None
+    if not spare:
+        return choosers
+    greedy = Choosers.of([GREEDY] * spare, [0] * spare, choosers.seed_B.device)
     tensors = {
-        name: value if greedy is None else torch.cat((value, getattr(greedy, name)))
-        for name, value in _values(choosers).items()
-        if isinstance(value, Tensor)
+        field.name: torch.cat((value, getattr(greedy, field.name)))
+        for field in fields(choosers)
+        if isinstance(value := getattr(choosers, field.name), Tensor)
     }
-    return replace(choosers, largest_k=largest_k, **tensors)
+    return replace(choosers, **tensors)

@@ -7,6 +7,7 @@ itself over the blocks of a paged cache.
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from llm_core.infer.cached_attention import attend_ragged
 from llm_core.infer.paged import PagedCache
 from llm_core.model.config import ModelConfig
+from llm_core.model.operations import apply_kernels
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Transformer
 
@@ -50,6 +52,12 @@ class DecodeRows:
 class Decoder(Protocol):
     def __call__(self) -> Tensor:
         """logits_BV after the tokens of its rows, whose keys and values are stored."""
+
+
+def use_kernels(model: Transformer) -> None:
+    """On a GPU, one-pass kernels between the products of the model."""
+    if model.norm.weight.is_cuda and importlib.util.find_spec("triton") is not None:
+        apply_kernels(model.own_blocks, "triton")
 
 
 def make_decoder(model: Transformer, cache: PagedCache, rows: DecodeRows) -> Decoder:

@@ -25,6 +25,7 @@ from llm_core.infer.blocks import BlockPool
 from llm_core.infer.bursts import Bursts, Start
 from llm_core.infer.choosing import Choosers, check_chosen, check_id, choose
 from llm_core.infer.cpu_products import speed_up
+from llm_core.infer.decoders import use_kernels
 from llm_core.infer.edits import LogitEdits
 from llm_core.infer.paged import PagedCache, Pass
 from llm_core.infer.requests import Allowed, Finish, NewToken, Request, Scored, check_prompt
@@ -109,6 +110,7 @@ class Engine:
         self.model, self.config, self.eos_ids = model, config, frozenset(eos_ids)
         if config.copy_weights:
             speed_up(model)
+        use_kernels(model)
         dtype, self.device = place_of(model)
         num_blocks = config.cache_tokens // config.block_tokens
         self.pool = BlockPool(num_blocks, config.block_tokens)
@@ -118,7 +120,8 @@ class Engine:
         self.cache = PagedCache(
             model.config, num_blocks + 1, config.block_tokens, dtype, self.device, is_int8
         )
-        self.bursts = Bursts(model, self.cache, num_blocks)
+        self.burst_tokens = config.burst_tokens or (8 if self.device.type == "cuda" else 1)
+        self.bursts = Bursts(model, self.cache, num_blocks, self.burst_tokens)
         self.edits = LogitEdits(model.config.vocab_size, self.device)
         self.num_prefix_tokens = self.num_preemptions = self.num_computed_tokens = 0
         self._choices: dict[Running, _Choice] = {}
@@ -216,16 +219,14 @@ class Engine:
 
     def _burst_tokens(self, plan: Plan) -> int:
         """Steps that may follow one another on the device; 0 where this pass is none of them."""
-        on_gpu = self.device.type == "cuda"
-        most = self.config.burst_tokens or (8 if on_gpu else 1)
         choices = [self._choices[piece.sequence] for piece in plan.pieces]
         if not all(choice.answer and choice.is_plain for choice in choices):
             return 0
         left = min(choice.request.max_new_tokens - len(choice.answer) for choice in choices)
-        count = 1 if self.scheduler.waiting else min(most, left)
+        count = 1 if self.scheduler.waiting else min(self.burst_tokens, left)
         if count > 1 and not self.scheduler.reserve(plan, count):
             count = 1
-        return count if on_gpu or count > 1 else 0
+        return count if count > 1 or self.device.type == "cuda" else 0
 
     def _burst(self, plan: Plan, count: int) -> list[NewToken]:
         choices = [self._choices[piece.sequence] for piece in plan.pieces]

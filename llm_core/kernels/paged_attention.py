@@ -19,6 +19,7 @@ from torch import Tensor
 TILE_TOKENS = 64
 """Tokens of a step through the cache."""
 MAX_SPLITS = 16
+PROGRAMS_EACH = 4
 MIN_HEADS = 16
 """Rows of the smallest product of tensor cores."""
 
@@ -127,7 +128,8 @@ class PagedAttention:
         cells = batch * num_kv_heads
         if not splits:
             processors = torch.cuda.get_device_properties(device).multi_processor_count
-            splits = max(1, min(MAX_SPLITS, processors // cells))
+            # Several programs of a multiprocessor wait for memory together.
+            splits = max(1, min(MAX_SPLITS, PROGRAMS_EACH * processors // cells))
         self.splits = splits
         shape = cells * self.splits * self.rows
         self._parts = torch.empty(shape * head_dim, dtype=torch.float32, device=device)

@@ -72,10 +72,10 @@ class Attention(nn.Module):
         # Tensor parallelism leaves some of the groups here. Queries lose their group after
         # rotation: then nothing is copied.
         qkv_BTGHD = qkv_BTD.view(batch, tokens, -1, self.group_size + 2, self.head_dim)
-        if cache is not None and rope is not None and not self.qk_norm:
-            q_BHTD, k_BGTD, v_BGTD = self._split_together(qkv_BTGHD, rope)
-        elif self.own_split is not None and rope is not None:
+        if self.own_split is not None and rope is not None:
             q_BHTD, k_BGTD, v_BGTD = self.own_split(qkv_BTGHD, rope)
+        elif cache is not None and rope is not None and not self.qk_norm:
+            q_BHTD, k_BGTD, v_BGTD = self._split_together(qkv_BTGHD, rope)
         else:
             q_BHTD, k_BGTD, v_BGTD = self._split(qkv_BTGHD, rope)
         if cache is not None:

@@ -150,7 +150,8 @@ class DecodeStep:
             "SCALE_LOG2": f"{shape.head_dim**-0.5 * math.log2(math.e)}f",
         }
         self.shared_bytes = BARRIER_BYTES + scratch + places * PLACE_BYTES
-        self.kernel = compile_step(source(numbers), device, self.shared_bytes)
+        self.kernel = compile_kernel(source(numbers), "decode_step", device)
+        self.kernel.set_shared_memory_config(self.shared_bytes)
 
         def activation(width: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
             return torch.empty(rows, width, dtype=dtype, device=device)
@@ -207,9 +208,9 @@ def source(numbers: dict[str, int | str]) -> str:
     return defined + "\n".join((FOLDER / f"{part}.cu").read_text("utf-8") for part in PARTS)
 
 
-def compile_step(text: str, device: torch.device, shared_bytes: int) -> Any:
+def compile_kernel(text: str, name: str, device: torch.device) -> Any:
     major, minor = torch.cuda.get_device_capability(device)
+    # Features of one architecture, such as the exchange of registers, are those of its "a" form.
+    capability = f"{major}{minor}{'a' if major >= 9 else ''}"
     # torch has no public name yet for what compiles and starts a kernel.
-    kernel = torch.cuda._compile_kernel(text, "decode_step", compute_capability=f"{major}{minor}a")
-    kernel.set_shared_memory_config(shared_bytes)
-    return kernel
+    return torch.cuda._compile_kernel(text, name, compute_capability=capability)

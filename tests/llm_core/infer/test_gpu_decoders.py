@@ -1,0 +1,81 @@
+"""On a GPU, decoders of few and many rows give the logits of the model over whole sequences."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from llm_core.infer.decoders import Decoder, DecodeRows, FusedDecoder, ModelDecoder, is_fusable
+from llm_core.infer.engine import Engine, EngineConfig
+from llm_core.infer.paged import PagedCache, Pass
+from llm_core.infer.sampling import SamplingParams
+from llm_core.model.config import ModelConfig
+from llm_core.model.transformer import Transformer
+
+pytestmark = pytest.mark.gpu
+
+LLAMA = ModelConfig(
+    vocab_size=2048, dim=512, num_layers=3, num_heads=8, num_kv_heads=4, ffn_dim=1408,
+    max_seq_len=512, tied_embeddings=False,
+)  # fmt: skip
+QWEN2 = dataclasses.replace(LLAMA, qkv_bias=True, num_kv_heads=2, dim=1024, own_head_dim=128)
+QWEN3 = dataclasses.replace(LLAMA, qk_norm=True, num_kv_heads=8, own_head_dim=128)
+
+
+def make_model(config: ModelConfig) -> Transformer:
+    torch.manual_seed(0)
+    model = Transformer(config).cuda().bfloat16().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(0, 0.05)
+            else:
+                parameter.uniform_(0.5, 1.5)
+    return model
+
+
+@pytest.mark.parametrize("config", [LLAMA, QWEN2, QWEN3], ids=["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_logits_follow_those_of_whole_sequences(config: ModelConfig, rows: int) -> None:
+    model = make_model(config)
+    lengths = [37, 100, 5, 200][:rows]
+    tables = [[row * 14 + i for i in range(14)] for row in range(rows)]
+    found = []
+    kinds: list[type[FusedDecoder] | type[ModelDecoder]] = [FusedDecoder, ModelDecoder]
+    for kind in kinds:
+        torch.manual_seed(1)
+        cache = PagedCache(config, 64, 16, torch.bfloat16, "cuda")
+        with torch.inference_mode():
+            tokens = [torch.randint(0, 2048, (length,)).tolist() for length in lengths]
+            coming = Pass.of(tokens, lengths, tables, 16, "cuda")
+            cache.begin(coming)
+            model.hidden(coming.ids_N[None], coming.positions_N[None], cache)
+            buffers = DecodeRows.empty(rows, 14, 63, torch.device("cuda"))
+            buffers.tables_BM.copy_(torch.tensor(tables))
+            buffers.lengths_B.copy_(torch.tensor(lengths))
+            buffers.ids_B.copy_(torch.arange(rows) + 7)
+            assert is_fusable(model, cache, rows)
+            decoder: Decoder = kind(model, cache, buffers)
+            found.append(decoder().float().clone())
+            whole = [torch.tensor([[*t, row + 7]]).cuda() for row, t in enumerate(tokens)]
+            expected_BV = torch.stack([model(ids)[0, -1].float() for ids in whole])
+        # A few roundings to 8 bits, of the largest logit.
+        assert (found[-1] - expected_BV).abs().max() < 0.03 * expected_BV.abs().max()
+        assert (found[-1].argmax(-1) == expected_BV.argmax(-1)).all()
+
+
+@pytest.mark.parametrize("num_requests", [1, 3, 9])
+def test_an_engine_writes_the_same_answers_in_bursts_of_any_size(num_requests: int) -> None:
+    model = make_model(LLAMA)
+    params = SamplingParams(temperature=0.8, top_k=50, seed=2)
+    found = []
+    for burst_tokens in (1, 5):
+        config = EngineConfig(cache_tokens=4096, burst_tokens=burst_tokens)
+        engine = Engine(model, config, eos_ids=[])
+        requests = [engine.submit([5, 6, 7 + i], params, 20) for i in range(num_requests)]
+        while engine.busy:
+            engine.step()
+        assert engine.num_used_blocks == 0
+        found.append([request.answers[0] for request in requests])
+    assert found[0] == found[1]
+    assert all(len(answer) == 20 for answer in found[0])
