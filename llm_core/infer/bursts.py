@@ -23,6 +23,10 @@ from llm_core.model.transformer import Transformer
 # B rows · M blocks of a row at most
 
 
+MAX_TOP_K = 2048
+"""Of rows of a burst (`llm_core.kernels.decode.choose`)."""
+
+
 @dataclass(frozen=True)
 class Start:
     """One row before a burst."""

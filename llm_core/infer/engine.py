@@ -22,7 +22,7 @@ from torch import Tensor
 
 from llm_core.config import ConfigError, check_bounds
 from llm_core.infer.blocks import BlockPool
-from llm_core.infer.bursts import Bursts, Start
+from llm_core.infer.bursts import MAX_TOP_K, Bursts, Start
 from llm_core.infer.choosing import Choosers, check_chosen, check_id, choose
 from llm_core.infer.cpu_products import speed_up
 from llm_core.infer.decoders import use_kernels
@@ -98,6 +98,7 @@ class _Choice:
             self.slot is None
             and request.logprobs is None
             and request.allowed is None
+            and request.params.top_k <= MAX_TOP_K
             and len(self.answer) >= request.params.min_new_tokens
         )
 

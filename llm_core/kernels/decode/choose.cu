@@ -1,12 +1,14 @@
 // Chooses the next token of every row, by the definitions of llm_core.infer.sampling: one block a
-// row, nothing sorted. Thresholds of top-k and top-p are found byte by byte over numbers whose
-// order as unsigned integers is that of the logits. Weights are added as whole numbers, so that the
+// row, nothing sorted. Thresholds are found over unsigned integers whose order is that of the
+// logits: of top-k by counting some of their bits at a time, of top-p by halving. What top-k keeps
+// becomes a list, so it has at most MAX_LISTED. Weights are added as whole numbers, so that the
 // result does not depend on the order of threads.
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
 
 #define THREADS 1024
+#define MAX_LISTED 2048
 #define ONE 17592186044416.0  // 2^44: the weight of the likeliest token
 
 struct Row {
@@ -41,9 +43,11 @@ __device__ __forceinline__ double uniform(u64 seed, u64 choice, u64 step) {
 }
 
 struct Shared {
-  u64 bins[256];
+  u32 bins[2048];
   u64 warps[32];
   u64 found[4];
+  u32 ids[MAX_LISTED];
+  u32 orders[MAX_LISTED];
 };
 
 // The sum of all threads, and of those before this one.
@@ -57,55 +61,86 @@ __device__ __forceinline__ u64 add_up(Shared& shared, u64 value, u64& before) {
   __syncthreads();
   if (lane == 31) shared.warps[warp] = sum;
   __syncthreads();
-  u64 all = 0, earlier = 0;
-  for (int w = 0; w < 32; w++) {
-    if (w == warp) earlier = all;
-    all += shared.warps[w];
+  u64 all = shared.warps[lane];
+  for (int i = 1; i < 32; i <<= 1) {
+    u64 other = __shfl_up_sync(~0u, all, i);
+    if (lane >= i) all += other;
   }
-  before = earlier + sum - value;
-  return all;
+  u64 earlier = __shfl_sync(~0u, all, max(warp - 1, 0));
+  before = sum - value + (warp ? earlier : 0);
+  return __shfl_sync(~0u, all, 31);
 }
 
 __device__ __forceinline__ u64 weight_of(u32 order, float best, float temperature) {
   return (u64)((double)expf((number_of(order) - best) / temperature) * ONE + 0.5);
 }
 
-// The largest threshold at or above which `wanted` is reached, counting 1 for a number or its
-// weight; what lies above it comes back in `above`. Numbers below `least` do not count, and of
-// those equal to it only `of_least`.
-template <bool by_weight>
-__device__ u32 threshold(Shared& shared, const float* logits, int vocab, u64 wanted, u32 least,
-                         u64 of_least, float best, float temperature, u64& above) {
+// The largest number with `wanted` numbers at or above it; how many are above. 11, 11 and 10 bits
+// at a time: the second and third time few numbers are left.
+__device__ u32 nth_largest(Shared& shared, const float* logits, int vocab, u64 wanted, u64& above) {
   u32 prefix = 0;
   above = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
+  for (int shift = 21; shift >= 0; shift -= shift == 21 ? 11 : 10) {
+    for (int i = threadIdx.x; i < 2048; i += THREADS) shared.bins[i] = 0;
     __syncthreads();
-    if (threadIdx.x < 256) shared.bins[threadIdx.x] = 0;
-    __syncthreads();
+    int done = shift == 0 ? 10 : shift == 10 ? 21 : 32;
     for (int i = threadIdx.x; i < vocab; i += THREADS) {
       u32 order = order_of(logits[i]);
-      bool counts = by_weight ? order > least : true;
-      if (counts && (shift == 24 || order >> (shift + 8) == prefix >> (shift + 8))) {
-        u64 by = by_weight ? weight_of(order, best, temperature) : 1;
-        if (by) atomicAdd(&shared.bins[order >> shift & 255], by);
-      }
+      if (done == 32 || order >> done == prefix >> done)
+        atomicAdd(&shared.bins[order >> shift & (shift ? 2047 : 1023)], 1u);
     }
-    if (by_weight && threadIdx.x == 0 && of_least &&
-        (shift == 24 || least >> (shift + 8) == prefix >> (shift + 8)))
-      atomicAdd(&shared.bins[least >> shift & 255], of_least);
     __syncthreads();
-    if (threadIdx.x == 0) {
-      u64 sum = above;
-      int bin = 255;
-      while (bin > 0 && sum + shared.bins[bin] < wanted) sum += shared.bins[bin--];
-      shared.found[0] = sum;
-      shared.found[1] = bin;
+    int bin = 2047 - 2 * threadIdx.x;
+    u32 high = shared.bins[bin], low = shared.bins[bin - 1];
+    u64 before;
+    add_up(shared, high + low, before);
+    before += above;
+    if (before < wanted && wanted <= before + high + low) {
+      bool in_high = wanted <= before + high;
+      shared.found[0] = before + (in_high ? 0 : high);
+      shared.found[1] = in_high ? bin : bin - 1;
     }
     __syncthreads();
     above = shared.found[0];
     prefix |= (u32)shared.found[1] << shift;
   }
   return prefix;
+}
+
+// What may be drawn, in the order of ids: all, or a list of few.
+struct Items {
+  const float* logits;
+  const u32 *ids, *orders;
+  int count;
+  __device__ __forceinline__ u32 order(int i) const {
+    return orders ? orders[i] : order_of(logits[i]);
+  }
+  __device__ __forceinline__ u32 id(int i) const { return ids ? ids[i] : (u32)i; }
+};
+
+// The largest threshold at or above which the weights reach `wanted`, by halving; the weight above
+// it.
+__device__ u32 mass_threshold(Shared& shared, const Items& items, u64 wanted, u32 most, float best,
+                              float temperature, u64& above) {
+  // Weights at or above low reach it, those at or above high do not.
+  u64 low = 0, high = (u64)most + 1, mass_of_high = 0, unused;
+  while (high - low > 1) {
+    u32 middle = (u32)((low + high) / 2);
+    u64 mine = 0;
+    for (int i = threadIdx.x; i < items.count; i += THREADS) {
+      u32 order = items.order(i);
+      if (order >= middle) mine += weight_of(order, best, temperature);
+    }
+    u64 mass = add_up(shared, mine, unused);
+    if (mass >= wanted)
+      low = middle;
+    else {
+      high = middle;
+      mass_of_high = mass;
+    }
+  }
+  above = mass_of_high;
+  return (u32)low;
 }
 
 // lengths, steps and told tokens move on; an id that is none becomes 0, which an embedding has.
@@ -144,38 +179,51 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     chosen = (long long)shared.found[3];
   } else if (!is_broken) {
-    u32 least = 0;
-    u64 above = 0, spare = ~0ull;  // of numbers equal to the threshold, the first by id
-    if (row.top_k > 0 && row.top_k < vocab) {
-      least = threshold<false>(shared, logits, vocab, (u64)row.top_k, 0, 0, best, row.temperature,
-                               above);
-      spare = (u64)row.top_k - above;
-    }
+    u64 before, rank, unused;
+    Items items = {logits, nullptr, nullptr, vocab};
     int each = (vocab + THREADS - 1) / THREADS;
     int begin = min(tid * each, vocab), end = min(begin + each, vocab);
-    if (row.top_p < 1.0) {
-      u64 mine = 0, before, equal = weight_of(least, best, row.temperature);
-      u64 of_least = spare == ~0ull ? 0 : spare * equal;
+    if (row.top_k > 0 && row.top_k < vocab) {
+      u64 above, wanted = (u64)row.top_k;
+      u32 least = nth_largest(shared, logits, vocab, wanted, above);
+      u64 spare = wanted - above, ties = 0, own = 0;
       for (int i = begin; i < end; i++) {
         u32 order = order_of(logits[i]);
-        if (order > least) mine += weight_of(order, best, row.temperature);
+        ties += order == least;
+        own += order > least;
       }
-      u64 mass = add_up(shared, mine, before) + of_least;
-      double share = row.top_p * (double)mass;
-      u64 wanted = max((u64)ceil(share), (u64)1);
-      u32 limit = threshold<true>(shared, logits, vocab, wanted, least, of_least, best,
-                                  row.temperature, above);
-      u64 unit = weight_of(limit, best, row.temperature);
-      u64 count = unit ? (wanted - min(above, wanted) + unit - 1) / unit : 1;
-      count = max(count, (u64)(above == 0));
-      spare = limit == least ? min(spare, count) : count;
-      least = limit;
+      add_up(shared, ties, rank);
+      own += rank >= spare ? 0 : min(ties, spare - rank);
+      items.count = (int)add_up(shared, own, before);
+      for (int i = begin; i < end; i++) {
+        u32 order = order_of(logits[i]);
+        if (order < least || (order == least && rank++ >= spare)) continue;
+        shared.ids[before] = (u32)i;
+        shared.orders[before++] = order;
+      }
+      items.ids = shared.ids;
+      items.orders = shared.orders;
+      __syncthreads();
+      each = (items.count + THREADS - 1) / THREADS;
+      begin = min(tid * each, items.count);
+      end = min(begin + each, items.count);
     }
-    u64 ties = 0, rank, mine = 0, before;
-    for (int i = begin; i < end; i++) ties += order_of(logits[i]) == least;
+    u32 least = 0;
+    u64 spare = ~0ull;  // of numbers equal to the threshold, the first by id
+    if (row.top_p < 1.0) {
+      u64 mine = 0, above;
+      for (int i = begin; i < end; i++) mine += weight_of(items.order(i), best, row.temperature);
+      u64 mass = add_up(shared, mine, unused);
+      u64 wanted = max((u64)ceil(row.top_p * (double)mass), (u64)1);
+      least = mass_threshold(shared, items, wanted, most, best, row.temperature, above);
+      u64 unit = weight_of(least, best, row.temperature);
+      spare = unit ? (wanted - min(above, wanted) + unit - 1) / unit : 1;
+    }
+    u64 ties = 0, mine = 0;
+    for (int i = begin; i < end; i++) ties += items.order(i) == least;
     add_up(shared, ties, rank);
     auto kept = [&](int i, u64& rank) -> u64 {
-      u32 order = order_of(logits[i]);
+      u32 order = items.order(i);
       if (order < least || (order == least && rank++ >= spare)) return 0;
       u64 weight = weight_of(order, best, row.temperature);
       return (double)weight >= (double)row.min_p * ONE ? weight : 0;
@@ -190,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       for (int i = begin; i < end; i++) {
         sum += kept(i, rank);
         if (sum > target) {
-          shared.found[3] = (u64)i;
+          shared.found[3] = items.id(i);
           break;
         }
       }
