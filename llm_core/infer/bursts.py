@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from llm_core.infer.choosing import Choosers, choose
-from llm_core.infer.decoders import Decoder, DecodeRows, make_decoder
+from llm_core.infer.decoders import Decoder, DecodeRows, make_decoder, one_pass_kernels
 from llm_core.infer.paged import PagedCache
 from llm_core.infer.sampling import GREEDY
 from llm_core.model.transformer import Transformer
@@ -52,8 +52,13 @@ class Bursts:
         self.device = model.norm.weight.device
         # A row that has room for its longest sequence never needs a wider table.
         most = -(-model.config.max_seq_len // cache.block_tokens)
-        self.table_blocks = min(most, cache.num_blocks)
+        self.table_blocks = max(min(most, cache.num_blocks), self.blocks_of_nobody)
         self._batches: dict[int, _Batch] = {}
+
+    @property
+    def blocks_of_nobody(self) -> int:
+        """Places of a table that a row which nobody reads may come to in a burst."""
+        return -(-self.most_told // self.cache.block_tokens) + 1
 
     def run(self, starts: Sequence[Start], choosers: Choosers, count: int) -> list[list[int]]:
         """ids[row] of `count` steps; -1 where the logits of a row were not numbers."""
@@ -68,6 +73,7 @@ class _Batch:
 
     def __init__(self, bursts: Bursts, size: int, most_told: int) -> None:
         self.size, self.device, self.spare_block = size, bursts.device, bursts.spare_block
+        self.blocks_of_nobody = bursts.blocks_of_nobody
         self.rows = DecodeRows.empty(size, bursts.table_blocks, self.spare_block, self.device)
         self.steps_B = torch.zeros(size, dtype=torch.int64, device=self.device)
         self.told_BK = torch.zeros(size, most_told, dtype=torch.int64, device=self.device)
@@ -79,7 +85,8 @@ class _Batch:
             from llm_core.kernels.decode.choose import ChooseTokens
 
             self._kernel = ChooseTokens(self.device)
-            self._graph = self._capture()
+            with one_pass_kernels(bursts.model):
+                self._graph = self._capture()
 
     def run(self, starts: Sequence[Start], choosers: Choosers, count: int) -> list[list[int]]:
         self._fill(starts)
@@ -93,15 +100,16 @@ class _Batch:
 
     def _fill(self, starts: Sequence[Start]) -> None:
         spare = self.size - len(starts)
-        width = self.rows.tables_BM.shape[1]
-        tables = [
-            [*start.blocks, *[self.spare_block] * (width - len(start.blocks))] for start in starts
-        ]
+        rows = self.rows
+        # Blocks that a row does not have, and those of rows behind the last, are nobody's.
+        width = max(self.blocks_of_nobody, *(len(start.blocks) for start in starts))
+        nobody = [self.spare_block] * width
+        tables = [[*start.blocks, *nobody[len(start.blocks) :]] for start in starts]
         for buffer, values, rest in (
-            (self.rows.ids_B, [start.last_id for start in starts], 0),
-            (self.rows.lengths_B, [start.length for start in starts], 0),
+            (rows.ids_B, [start.last_id for start in starts], 0),
+            (rows.lengths_B, [start.length for start in starts], 0),
             (self.steps_B, [start.step for start in starts], 0),
-            (self.rows.tables_BM, tables, [self.spare_block] * width),
+            (rows.tables_BM[:, :width], tables, nobody),
         ):
             buffer.copy_(torch.tensor([*values, *[rest] * spare], dtype=buffer.dtype))
         self.num_told_B.zero_()

@@ -7,7 +7,9 @@ itself over the blocks of a paged cache.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +21,7 @@ from llm_core.infer.paged import PagedCache
 from llm_core.model.config import ModelConfig
 from llm_core.model.operations import apply_kernels
 from llm_core.model.rope import rope_tables
-from llm_core.model.transformer import Transformer
+from llm_core.model.transformer import SwiGLU, Transformer
 
 if TYPE_CHECKING:
     from llm_core.kernels.decode.step import Shape
@@ -54,10 +56,24 @@ class Decoder(Protocol):
         """logits_BV after the tokens of its rows, whose keys and values are stored."""
 
 
-def use_kernels(model: Transformer) -> None:
-    """On a GPU, one-pass kernels between the products of the model."""
-    if model.norm.weight.is_cuda and importlib.util.find_spec("triton") is not None:
-        apply_kernels(model.own_blocks, "triton")
+@contextlib.contextmanager
+def one_pass_kernels(model: Transformer) -> Iterator[None]:
+    """On a GPU, kernels of one pass over memory between the products of the model, for as long as a
+    graph of it is captured: run one by one, torch's own start sooner."""
+    if importlib.util.find_spec("triton") is None:
+        yield
+        return
+    blocks = model.own_blocks
+    before = [(block.add_norm, block.attention.own_split) for block in blocks]
+    gated = [block.ffn.gated if isinstance(block.ffn, SwiGLU) else None for block in blocks]
+    apply_kernels(blocks, "triton")
+    try:
+        yield
+    finally:
+        for block, (add_norm, own_split), own_gated in zip(blocks, before, gated, strict=True):
+            block.add_norm, block.attention.own_split = add_norm, own_split
+            if isinstance(block.ffn, SwiGLU) and own_gated is not None:
+                block.ffn.gated = own_gated
 
 
 def make_decoder(model: Transformer, cache: PagedCache, rows: DecodeRows) -> Decoder:

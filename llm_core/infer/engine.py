@@ -25,7 +25,6 @@ from llm_core.infer.blocks import BlockPool
 from llm_core.infer.bursts import MAX_TOP_K, Bursts, Start
 from llm_core.infer.choosing import Choosers, check_chosen, check_id, choose
 from llm_core.infer.cpu_products import speed_up
-from llm_core.infer.decoders import use_kernels
 from llm_core.infer.edits import LogitEdits
 from llm_core.infer.paged import PagedCache, Pass
 from llm_core.infer.requests import Allowed, Finish, NewToken, Request, Scored, check_prompt
@@ -60,7 +59,7 @@ class EngineConfig:
     """Whether float32 weights on a CPU may be kept a second time, in a faster order."""
 
     burst_tokens: int = 0
-    """Tokens that every running answer gets before any is told, while no request waits. 0: 8 on a
+    """Tokens that every running answer gets before any is told, while no request waits. 0: 16 on a
     GPU, where telling takes longer than a step, else 1."""
 
     def __post_init__(self) -> None:
@@ -111,7 +110,6 @@ class Engine:
         self.model, self.config, self.eos_ids = model, config, frozenset(eos_ids)
         if config.copy_weights:
             speed_up(model)
-        use_kernels(model)
         dtype, self.device = place_of(model)
         num_blocks = config.cache_tokens // config.block_tokens
         self.pool = BlockPool(num_blocks, config.block_tokens)
@@ -121,7 +119,7 @@ class Engine:
         self.cache = PagedCache(
             model.config, num_blocks + 1, config.block_tokens, dtype, self.device, is_int8
         )
-        self.burst_tokens = config.burst_tokens or (8 if self.device.type == "cuda" else 1)
+        self.burst_tokens = config.burst_tokens or (16 if self.device.type == "cuda" else 1)
         self.bursts = Bursts(model, self.cache, num_blocks, self.burst_tokens)
         self.edits = LogitEdits(model.config.vocab_size, self.device)
         self.num_prefix_tokens = self.num_preemptions = self.num_computed_tokens = 0

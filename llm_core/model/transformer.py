@@ -126,11 +126,9 @@ class Block(nn.Module):
         x_BTD: Tensor,
         rope: tuple[Tensor, Tensor] | None,
         mask: Mask = CAUSAL,
-        cache: KeyValueCache | None = None,
     ) -> Tensor:
-        # A cache would be filled twice.
-        if self.recompute is None or cache is not None or not torch.is_grad_enabled():
-            return self.compute(x_BTD, rope, mask, cache)
+        if self.recompute is None or not torch.is_grad_enabled():
+            return self.compute(x_BTD, rope, mask)
         return self.recompute(self.compute, x_BTD, rope, mask)
 
     def compute(
@@ -138,9 +136,8 @@ class Block(nn.Module):
         x_BTD: Tensor,
         rope: tuple[Tensor, Tensor] | None,
         mask: Mask,
-        cache: KeyValueCache | None = None,
     ) -> Tensor:
-        attended_BTD = self.attention(self.attention_norm(x_BTD), rope, mask, cache)
+        attended_BTD = self.attention(self.attention_norm(x_BTD), rope, mask)
         x_BTD, normed_BTD = self.add_norm(x_BTD, attended_BTD, self.ffn_norm)
         return x_BTD + self.ffn(normed_BTD)
 
@@ -209,12 +206,27 @@ class Transformer(nn.Module):
             rope = rope_tables(positions_BT, *shape, x_BTD.dtype, self.config.rope_scaling)
         elif self.embedding is not None:
             x_BTD = x_BTD + self._into_stream(self.positions(positions_BT))
+        if cache is not None:
+            return self._through_cache(x_BTD, rope, cache)
         windowed, whole = (AttentionMask(p, documents_BK) for p in (self.pattern, Pattern()))
         full_layers = self.config.full_layers
         for layer, block in enumerate(self.blocks):
             if block is not None:
-                x_BTD = block(x_BTD, rope, whole if layer in full_layers else windowed, cache)
+                x_BTD = block(x_BTD, rope, whole if layer in full_layers else windowed)
         return self.norm(x_BTD) if self.norm is not None else x_BTD
+
+    def _through_cache(
+        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor] | None, cache: KeyValueCache
+    ) -> Tensor:
+        # Without a backward, the norm behind a block is computed with the sum that ends it.
+        blocks = self.own_blocks
+        normed_BTD = blocks[0].attention_norm(x_BTD)
+        norms = [*(block.attention_norm for block in blocks[1:]), self.norm]
+        for block, norm in zip(blocks, norms, strict=True):
+            attended_BTD = block.attention(normed_BTD, rope, cache=cache)
+            x_BTD, normed_BTD = block.add_norm(x_BTD, attended_BTD, block.ffn_norm)
+            x_BTD, normed_BTD = block.add_norm(x_BTD, block.ffn(normed_BTD), norm)
+        return normed_BTD
 
     def _check_cached(self, documents_BK: Tensor | None) -> None:
         # A cache has keys and values of earlier tokens, and says itself who attends them.

@@ -61,7 +61,8 @@ def test_logits_follow_those_of_whole_sequences(config: ModelConfig, rows: int) 
             expected_BV = torch.stack([model(ids)[0, -1].float() for ids in whole])
         # A few roundings to 8 bits, of the largest logit.
         assert (found[-1] - expected_BV).abs().max() < 0.03 * expected_BV.abs().max()
-        assert (found[-1].argmax(-1) == expected_BV.argmax(-1)).all()
+        best_B = expected_BV.gather(1, found[-1].argmax(-1, keepdim=True))[:, 0]
+        assert (expected_BV.amax(-1) - best_B < 0.03 * expected_BV.abs().max()).all()
 
 
 @pytest.mark.parametrize("num_requests", [1, 3, 9])
