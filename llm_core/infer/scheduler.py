@@ -189,6 +189,12 @@ class Scheduler:
         assert done, f"sequence {sequence.number} is not computed to its end"
         sequence.tokens.append(token)
 
+    def advance(self, sequence: Running, tokens: Sequence[int]) -> None:
+        """Add tokens that were chosen one after another, each computed but for the last."""
+        begin = sequence.num_computed
+        sequence.tokens.extend(tokens)
+        self.computed(Plan([Piece(sequence, begin, begin + len(tokens))], []))
+
     def end(self, sequence: Running) -> None:
         """Forget a sequence, finished or cancelled at any time between two calls."""
         (self.running if sequence in self.running else self.waiting).remove(sequence)
