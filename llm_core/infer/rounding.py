@@ -85,6 +85,7 @@ class Numbers:
 
 def to_int8(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """(int8 codes, float32 scales)."""
+    numbers = numbers.to(torch.promote_types(numbers.dtype, torch.float32))
     scales = (numbers.abs().amax(-1, keepdim=True) / MAX_CODE).float()
     # A vector of zeros has no scale, and any gives it back.
     codes = (numbers / scales.clamp(min=torch.finfo(torch.float32).tiny).to(numbers.dtype)).round()
