@@ -163,6 +163,10 @@ class Tokenizer:
         start = self._starts[id]
         return self._bytes[start : start + self.bytes_per_token[id]].tobytes()
 
+    def name_of(self, id: int) -> str:
+        """What the vocabulary calls an id; empty for one that it does not know."""
+        return self._model.id_to_token(id) or ""
+
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """Text; bytes that are not UTF-8, as after half a character, become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")

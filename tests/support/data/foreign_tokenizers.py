@@ -22,7 +22,7 @@ MERGED = ("th", "the", f"{SPACE}the", f"{SPACE}a", SPACE * 2, "好好", "ab")
 
 
 def foreign_tokenizer(form: Form) -> tokenizers.Tokenizer:
-    """Begins texts with `<s>`. Control tokens have the last ids."""
+    """Begins texts with `<s>`. Control tokens have the last ids, in a unigram model the first."""
     if form == "gpt2":
         letters = sorted(letter_bytes())
         vocab = {letter: id for id, letter in enumerate([*letters, "th", "the", "Ġthe"])}
@@ -70,6 +70,8 @@ def _pieces(form: Form) -> models.Model:
     singles = [*map(chr, range(0x21, 0x7F)), SPACE, "é", "好"]
     pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *singles, *MERGED]
     if form == "metaspace":
+        # Control tokens among the pieces, found by their spelling, as in T5 and XLM-R.
+        pieces = ["<unk>", *CONTROLS[:2], *pieces[1:]]
         scored = [(piece, float(len(piece)) - 20.0) for piece in pieces]
         return models.Unigram(scored, unk_id=0, byte_fallback=True)
     ids = {piece: id for id, piece in enumerate(pieces)}
