@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tasks.tokenizer.config import TokenizerConfig
@@ -82,6 +82,9 @@ def test_pieces_joined_are_the_text_of_all_ids_without_an_unfinished_end(
 def test_encoded_text_comes_back_as_the_library_decodes_it(
     tokenizer: Tokenizer, text: str
 ) -> None:
+    # Published sentencepiece tokenizers cannot tell their sign of a space from a space, nor the
+    # spelling of a control token from the token.
+    assume(not (tokenizer.drops_first_space and {"\u2581", "<"} & set(text)))
     ids = tokenizer.encode(text).tolist()
     assert told(tokenizer, [], ids, []) == text
 
