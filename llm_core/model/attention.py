@@ -18,16 +18,13 @@ from llm_core.model.rope import apply_rope
 
 
 class KeyValueCache(Protocol):
-    """What a forward pass needs from a cache of earlier keys and values.
+    """What a forward pass needs of a cache: that it attends. It knows who may see what."""
 
-    `mask` is asked once per pass, before the first `update`; `update` once per layer.
-    """
+    def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
+        """Store the keys and values of this pass, then attend to all so far; mixed_BHTD.
 
-    def mask(self, num_queries: int) -> Tensor | None:
-        """Boolean, broadcastable to B1TK: where a coming query may attend; None: everywhere."""
-
-    def update(self, layer: int, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of this pass; all of the layer so far, k_BHKD and v_BHKD."""
+        Called once per layer, in their order.
+        """
 
 
 Mix = Callable[[Tensor, Tensor, Tensor, Mask, Backend], Tensor]
@@ -80,8 +77,9 @@ class Attention(nn.Module):
         else:
             q_BHTD, k_BGTD, v_BGTD = self._split(qkv_BTGHD, rope)
         if cache is not None:
-            k_BGTD, v_BGTD = cache.update(self.layer, k_BGTD, v_BGTD)
-        mixed_BHTD = self.mix(q_BHTD, k_BGTD, v_BGTD, mask, self.backend)
+            mixed_BHTD = cache.attend(self.layer, q_BHTD, k_BGTD, v_BGTD)
+        else:
+            mixed_BHTD = self.mix(q_BHTD, k_BGTD, v_BGTD, mask, self.backend)
         return self.out(mixed_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
 
     def _split(

@@ -96,7 +96,7 @@ def generate_texts(
 
     limits = answer_limits(model, tokenizer, prompts, max_new_tokens)
     answers = generate(
-        model, [begin(tokenizer, p) for p in prompts], params, limits, tokenizer.eos_id, on_token
+        model, [begin(tokenizer, p) for p in prompts], params, limits, [tokenizer.eos_id], on_token
     )
     return [
         Answer(TextStream(tokenizer, prompt).add(ids), len(ids), len(ids) == limit < max_new_tokens)

@@ -149,12 +149,12 @@ def test_a_long_prompt_costs_its_neighbours_nothing(kind: str, run: Run) -> None
 def test_limits_of_requests_are_their_own(run: Run) -> None:
     model = load_model(run.train.path / "model", torch.float64)
     limits, prompts = [3, 0, 7], [[1, 2], [3], [4, 5, 6]]
-    free = generate(model, prompts, GREEDY, 7, eos_id=None)
-    assert generate(model, prompts, GREEDY, limits, eos_id=None) == [
+    free = generate(model, prompts, GREEDY, 7)
+    assert generate(model, prompts, GREEDY, limits) == [
         a[:n] for a, n in zip(free, limits, strict=True)
     ]
-    with pytest.raises(ValueError, match="prompt 1 has 1 tokens, and 96 new ones"):
-        generate(model, prompts, GREEDY, [1, 96, 1], eos_id=None)
+    with pytest.raises(ValueError, match="prompt 1 has 1 tokens and 96 new ones"):
+        generate(model, prompts, GREEDY, [1, 96, 1])
 
 
 def test_ids_that_the_tokenizer_does_not_know_have_no_text(run: Run, tmp_path: Path) -> None:
