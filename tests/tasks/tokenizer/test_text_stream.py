@@ -79,12 +79,11 @@ def test_pieces_joined_are_the_text_of_all_ids_without_an_unfinished_end(
 
 @checked
 @given(text=texts)
-def test_encoded_text_comes_back_as_the_library_decodes_it(
-    tokenizer: Tokenizer, text: str
-) -> None:
-    # Published sentencepiece tokenizers cannot tell their sign of a space from a space, nor the
-    # spelling of a control token from the token.
-    assume(not (tokenizer.drops_first_space and {"\u2581", "<"} & set(text)))
+def test_encoded_text_comes_back_as_the_library_decodes_it(tokenizer: Tokenizer, text: str) -> None:
+    # Published sentencepiece tokenizers cannot tell their sign of a space from a space, what spells
+    # a control token from the token, or a first space from the one they add.
+    lost = {"\u2581", "<"} & set(text) or text.startswith(" ")
+    assume(not (tokenizer.drops_first_space and lost))
     ids = tokenizer.encode(text).tolist()
     assert told(tokenizer, [], ids, []) == text
 
