@@ -27,7 +27,7 @@ SORTED_FIRST = 1024
 
 @dataclass(frozen=True)
 class Choosers:
-    """The parameters of all rows as tensors on the device; made anew when the rows change."""
+    """The parameters of all rows as tensors on the device; rebuilt when the rows change."""
 
     temperature_B1: Tensor
     top_k_B1: Tensor
