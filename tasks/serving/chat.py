@@ -16,7 +16,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -178,7 +178,7 @@ class ChatTemplate:
 class GenerationTag(jinja2.ext.Extension):
     """`{% generation %}`, with which templates mark answers for training: its body, here."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
 
     def parse(self, parser: Parser) -> list[Node]:
         next(parser.stream)
