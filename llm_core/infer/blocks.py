@@ -17,6 +17,9 @@ from collections.abc import Sequence
 ROOT = 0
 """The chain before a first block."""
 
+RUNS_TRIED = 8
+"""Places where a run is looked for: a run saves time, and looking costs some."""
+
 _Entry = tuple[int, tuple[int, ...]]
 
 
@@ -37,6 +40,8 @@ class BlockPool:
         self._listed: dict[_Entry, int] = {}
         self._entries: dict[int, _Entry] = {}
         self._chains: dict[int, int] = {}
+        # Where the next sequence may find a run of blocks.
+        self._run_begin = 0
         # Chains are never numbered twice: what followed an overwritten block is not found again.
         self._next_chain = ROOT + 1
 
@@ -48,15 +53,44 @@ class BlockPool:
     def holders(self, block: int) -> int:
         return self._holders[block]
 
-    def take(self, count: int) -> list[int]:
-        """`count` blocks whose contents may be overwritten, each held once. Raises OutOfBlocks."""
+    def take(self, count: int, after: int | None = None, room: int = 0) -> list[int]:
+        """`count` blocks whose contents may be overwritten, each held once. Raises OutOfBlocks.
+
+        Blocks that follow one another are read without a copy. after: the block that they should
+        follow. room: blocks that a new sequence may come to need. Neither costs a listed block
+        while there are empty ones.
+        """
         if count > len(self._free):
             raise OutOfBlocks(f"{count} blocks wanted, {len(self._free)} of {self.num_blocks} free")
-        taken = [self._free.popitem(last=False)[0] for _ in range(count)]
+        wanted = self._find_run(max(room, count)) if after is None and room else after
+        taken = []
+        for _ in range(count):
+            follows = None if wanted is None else wanted + 1
+            if follows is not None and follows in self._free and follows not in self._entries:
+                block = follows
+                del self._free[block]
+            else:
+                block = self._free.popitem(last=False)[0]
+            taken.append(block)
+            wanted = block
         for block in taken:
             self._holders[block] = 1
             self._forget(block)
         return taken
+
+    def _find_run(self, length: int) -> int | None:
+        """The block before an empty run; None where the next places have none."""
+        begin = self._run_begin
+        for _ in range(RUNS_TRIED):
+            if begin + length > self.num_blocks:
+                begin = 0
+            run = range(begin, min(begin + length, self.num_blocks))
+            full = next((b for b in run if b not in self._free or b in self._entries), None)
+            if full is None:
+                self._run_begin = begin + length
+                return begin - 1
+            begin = full + 1
+        return None
 
     def hold(self, blocks: Sequence[int]) -> None:
         """Hold blocks once more, whether others hold them or nobody does."""

@@ -25,7 +25,7 @@ def attend_keys(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, window: int = 0)
     queries, keys = q_BHQD.shape[2], k_BGKD.shape[2]
     if not 0 < window < keys:
         if queries == 1:
-            return _mix(q_BHQD, k_BGKD, v_BGKD, None)
+            return attend_masked(q_BHQD, k_BGKD, v_BGKD, None)
         if queries == keys:
             return _causal(q_BHQD, k_BGKD, v_BGKD)
     mixed = []
@@ -39,7 +39,7 @@ def attend_keys(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, window: int = 0)
         if window:
             allowed_QK &= key_K > place_Q1 - window
         part = k_BGKD[:, :, first:last], v_BGKD[:, :, first:last]
-        mixed.append(_mix(q_BHQD[:, :, begin:end], *part, allowed_QK))
+        mixed.append(attend_masked(q_BHQD[:, :, begin:end], *part, allowed_QK))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
 
 
@@ -47,17 +47,22 @@ def attend_ragged(
     q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, lengths_B: Tensor, window: int = 0
 ) -> Tensor:
     """mixed_BHQD of rows of which row b has lengths_B[b] keys, the last Q for these queries."""
-    queries, keys = q_BHQD.shape[2], k_BGKD.shape[2]
-    key_K = torch.arange(keys, device=q_BHQD.device)
-    place_BQ = lengths_B[:, None] - queries + torch.arange(queries, device=q_BHQD.device)
+    allowed_B1QK = ragged_mask(lengths_B, q_BHQD.shape[2], k_BGKD.shape[2], window)
+    return attend_masked(q_BHQD, k_BGKD, v_BGKD, allowed_B1QK)
+
+
+def ragged_mask(lengths_B: Tensor, queries: int, keys: int, window: int = 0) -> Tensor:
+    """allowed_B1QK of `attend_ragged`."""
+    key_K = torch.arange(keys, device=lengths_B.device)
+    place_BQ = lengths_B[:, None] - queries + torch.arange(queries, device=lengths_B.device)
     allowed_BQK = key_K <= place_BQ[..., None]
     if window:
         allowed_BQK &= key_K > place_BQ[..., None] - window
-    return _mix(q_BHQD, k_BGKD, v_BGKD, allowed_BQK[:, None])
+    return allowed_BQK[:, None]
 
 
-def _mix(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, allowed: Tensor | None) -> Tensor:
-    """allowed: QK or B1QK; None: everything."""
+def attend_masked(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, allowed: Tensor | None) -> Tensor:
+    """mixed_BHQD. allowed: QK or B1QK; None: everything."""
     groups, queries = k_BGKD.shape[1], q_BHQD.shape[2]
     q_BGRQD = q_BHQD.unflatten(1, (groups, -1))
     heads = q_BGRQD.shape[2]

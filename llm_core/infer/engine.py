@@ -23,6 +23,7 @@ from torch import Tensor
 from llm_core.config import ConfigError, check_bounds
 from llm_core.infer.blocks import BlockPool
 from llm_core.infer.choosing import Choosers, check_chosen, choose
+from llm_core.infer.cpu_products import speed_up
 from llm_core.infer.edits import LogitEdits
 from llm_core.infer.paged import PagedCache, Pass
 from llm_core.infer.requests import Allowed, Finish, NewToken, Request, Scored, check_prompt
@@ -53,6 +54,8 @@ class EngineConfig:
     """Numbers of the cache. int8: 8 bits each, with a scale per token and head."""
     prefix_cache: bool = True
     """Whether a prompt may begin behind blocks that an earlier one left."""
+    copy_weights: bool = True
+    """Whether float32 weights on a CPU may be kept a second time, in a faster order."""
 
     def __post_init__(self) -> None:
         check_bounds(self, block_tokens=(1, None), max_running=(1, None))
@@ -88,6 +91,8 @@ class Engine:
     def __init__(self, model: Transformer, config: EngineConfig, eos_ids: Sequence[int]) -> None:
         """eos_ids: ids that end every answer and are not part of it; may be empty."""
         self.model, self.config, self.eos_ids = model, config, frozenset(eos_ids)
+        if config.copy_weights:
+            speed_up(model)
         dtype, self.device = place_of(model)
         num_blocks = config.cache_tokens // config.block_tokens
         self.pool = BlockPool(num_blocks, config.block_tokens)

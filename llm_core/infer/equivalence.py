@@ -29,7 +29,11 @@ import torch
 from torch import Tensor
 
 from llm_core.infer.cache import CacheOverflow, RowCache
+from llm_core.infer.cached_attention import attend_keys
+from llm_core.infer.rounding import from_int8, to_int8
 from llm_core.infer.rows import MakeCache, decode, place_of, prefill, static_cache
+from llm_core.model.attention import KeyValueCache
+from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 
 # B batch (rows) · T tokens of this pass · L tokens of a row · D width of the model · V vocabulary
@@ -79,14 +83,18 @@ def check_cache(
     num_tokens: int,
     seed: int,
     make_cache: MakeCache = static_cache,
+    int8: bool = False,
 ) -> list[Check]:
-    """Compare `make_cache` with full passes of a float64 model; `num_tokens`: of `splits`."""
+    """Compare `make_cache` with full passes of a float64 model; `num_tokens`: of `splits`.
+
+    int8: the cache rounds to 8 bits, and so does the full pass, so that all else must be equal.
+    """
     assert place_of(model)[0] == torch.float64, "rounding of shorter numbers would hide a defect"
     num_tokens = min(num_tokens, model.config.max_seq_len)
     assert num_tokens >= 4
     longest = max([num_tokens, *(shape.length for shape in shapes)])
     num_rows = max([MIN_ROWS, *(shape.rows for shape in shapes)])
-    compare = _Comparison(model, seed, make_cache)
+    compare = _Comparison(model, seed, make_cache, RoundedKeys(model.config) if int8 else None)
     checks: dict[str, Callable[[], Iterator[Tensor]]] = {
         "pieces": partial(compare.pieces, longest),
         "ragged_rows": partial(compare.ragged_rows, num_rows, longest),
@@ -102,6 +110,17 @@ def check_cache(
     return [Check(name, _largest(differences)) for name, differences in checks.items()]
 
 
+class RoundedKeys:
+    """Keeps nothing, and attends to keys and values that were rounded to 8 bits and back."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+
+    def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
+        rounded = (from_int8(*to_int8(x_BGTD), x_BGTD.dtype) for x_BGTD in (k_BGTD, v_BGTD))
+        return attend_keys(q_BHTD, *rounded, window=self.config.window_of(layer))
+
+
 def _largest(differences: Callable[[], Iterator[Tensor]]) -> float:
     try:
         found = [float(difference) for difference in differences()]
@@ -114,8 +133,14 @@ def _largest(differences: Callable[[], Iterator[Tensor]]) -> float:
 class _Comparison:
     """Each check yields the largest differences of some positions."""
 
-    def __init__(self, model: Transformer, seed: int, make_cache: MakeCache) -> None:
-        self.model, self.make_cache = model, make_cache
+    def __init__(
+        self,
+        model: Transformer,
+        seed: int,
+        make_cache: MakeCache,
+        reference: KeyValueCache | None,
+    ) -> None:
+        self.model, self.make_cache, self.reference = model, make_cache, reference
         self.device, self.generator = place_of(model)[1], torch.Generator().manual_seed(seed)
 
     def pieces(self, length: int) -> Iterator[Tensor]:
@@ -241,7 +266,8 @@ class _Comparison:
     def _full(self, ids_BL: Tensor) -> Tensor:
         """hidden_BLD of a pass without a cache, in groups of rows that fit."""
         rows = max(1, MAX_SCORES // (self.model.config.num_heads * ids_BL.shape[1] ** 2))
-        return torch.cat([self.model.hidden(group_BL) for group_BL in ids_BL.split(rows)])
+        groups = ids_BL.split(rows)
+        return torch.cat([self.model.hidden(each_BL, cache=self.reference) for each_BL in groups])
 
     def _prefill(self, ids_BT: Tensor, cache: RowCache, length: int) -> Tensor:
         """logits_BV after the prompts: in one pass as it is timed, or in the parts that fit."""

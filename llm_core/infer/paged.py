@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llm_core.infer.cached_attention import attend_keys
+from llm_core.infer.cached_attention import attend_keys, attend_masked, ragged_mask
 from llm_core.infer.rounding import Numbers
 from llm_core.model.config import ModelConfig
 
@@ -37,7 +37,9 @@ class Span:
     length: int
     """Keys of the sequence, those of this pass included."""
     blocks: Sequence[int]
-    """Those that hold them, in order; more may follow."""
+    """Those that hold them, in order."""
+    is_run: bool
+    """Whether they follow one another, so that what they hold is a view."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ class Pass:
                 table[place // block_tokens] * block_tokens + place % block_tokens
                 for place in range(begin, length)
             )
-            spans.append(Span(starts[-1], starts[-1] + len(new), length, table))
+            used = table[: -(-length // block_tokens)]
+            is_run = used == list(range(used[0], used[0] + len(used)))
+            spans.append(Span(starts[-1], starts[-1] + len(new), length, used, is_run))
             starts.append(starts[-1] + len(new))
         widest = max(map(len, tables))
         padded = [[*table, *[0] * (widest - len(table))] for table in tables]
@@ -95,6 +99,15 @@ class Pass:
             starts_S=tensor(starts, torch.int32),
             spans=tuple(spans),
         )
+
+    @property
+    def is_even_decode(self) -> bool:
+        """Whether several sequences have one token each, and lengths that fit one batch: at most
+        half of its blocks are padding."""
+        if len(self.spans) < 2 or len(self.spans) != self.spans[-1].end:
+            return False
+        lengths = [span.length for span in self.spans]
+        return max(lengths) * len(lengths) <= 2 * sum(lengths)
 
     @property
     def last_S(self) -> Tensor:
@@ -118,13 +131,15 @@ class PagedCache:
         shape = config.num_layers, num_blocks, block_tokens, config.num_kv_heads, config.head_dim
         self.keys, self.values = (Numbers(shape, dtype, device, int8) for _ in range(2))
         self._pass: Pass | None = None
+        # By window: the same in all layers of a pass.
+        self._masks: dict[int, Tensor] = {}
 
     @property
     def num_bytes(self) -> int:
         return self.keys.num_bytes + self.values.num_bytes
 
     def begin(self, coming: Pass) -> None:
-        self._pass = coming
+        self._pass, self._masks = coming, {}
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy what blocks hold in every layer, (from, to)."""
@@ -144,6 +159,18 @@ class PagedCache:
         self.keys.write_slots(layer, coming.slots_N, k_GND.transpose(0, 1))
         self.values.write_slots(layer, coming.slots_N, v_GND.transpose(0, 1))
         window = self.config.window_of(layer)
+        if coming.is_even_decode and not self._has_views(coming):
+            # To the order of a batch and back: tokens are its rows.
+            mixed_SHQD = self._decode(layer, q_HND.transpose(0, 1)[:, :, None], coming, window)
+            mixed_1HND = mixed_SHQD[:, :, 0].transpose(0, 1)[None]
+        else:
+            mixed_1HND = self._each(layer, q_HND, coming, window)
+        if len(q_BHTD) == 1:
+            return mixed_1HND
+        return mixed_1HND[0].unflatten(1, (len(q_BHTD), -1)).transpose(0, 1)
+
+    def _each(self, layer: int, q_HND: Tensor, coming: Pass, window: int) -> Tensor:
+        """One sequence after another, mixed_1HND."""
         mixed = [
             attend_keys(
                 q_HND[None, :, span.begin : span.end],
@@ -153,17 +180,32 @@ class PagedCache:
             )
             for span in coming.spans
         ]
-        mixed_1HND = mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
-        if len(q_BHTD) == 1:
-            return mixed_1HND
-        return mixed_1HND[0].unflatten(1, (len(q_BHTD), -1)).transpose(0, 1)
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
+
+    def _decode(self, layer: int, q_SHQD: Tensor, coming: Pass, window: int) -> Tensor:
+        """Sequences of one query each at once: their blocks are copied together."""
+        blocks = coming.tables_SM.flatten()
+        shape = len(coming.spans), -1, *self.keys.stored.shape[-2:]
+        k_SGKD, v_SGKD = (
+            numbers.read_blocks(layer, blocks).view(shape).transpose(1, 2)
+            for numbers in (self.keys, self.values)
+        )
+        if window not in self._masks:
+            self._masks[window] = ragged_mask(coming.lengths_S, 1, k_SGKD.shape[2], window)
+        return attend_masked(q_SHQD, k_SGKD, v_SGKD, self._masks[window])
+
+    def _has_views(self, coming: Pass) -> bool:
+        """Whether sequences are faster one by one: a CPU then reads them without a copy."""
+        stored = self.keys.stored
+        is_plain = self.keys.scales is None and stored.device.type == "cpu"
+        return is_plain and all(span.is_run for span in coming.spans)
 
     def _read(self, numbers: Numbers, layer: int, span: Span) -> Tensor:
         """k_1GKD or v_1GKD of a sequence: a view where its blocks follow one another."""
-        count = -(-span.length // self.block_tokens)
-        first = span.blocks[0]
-        place: slice | Tensor = slice(first, first + count)
-        if any(span.blocks[i] != first + i for i in range(1, count)):
-            place = torch.tensor(span.blocks[:count], device=numbers.stored.device)
-        found = numbers.read((layer, place)).flatten(0, 1)[: span.length]
-        return found.transpose(0, 1)[None]
+        if span.is_run:
+            first = span.blocks[0]
+            found = numbers.read((layer, slice(first, first + len(span.blocks))))
+        else:
+            blocks = torch.tensor(span.blocks, device=numbers.stored.device)
+            found = numbers.read_blocks(layer, blocks)
+        return found.flatten(0, 1)[: span.length].transpose(0, 1)[None]

@@ -66,6 +66,14 @@ class Numbers:
             return cast(Tensor, self.stored[place])
         return from_int8(self.stored[place], self.scales[place], self.dtype)
 
+    def read_blocks(self, layer: int, blocks: Tensor) -> Tensor:
+        """Some blocks, copied together: [blocks, …]."""
+        # index_select: a fifth of the time that indexing takes on a CPU.
+        codes = self.stored[layer].index_select(0, blocks)
+        if self.scales is None:
+            return codes
+        return from_int8(codes, self.scales[layer].index_select(0, blocks), self.dtype)
+
     def take(self, dim: int, indices: Sequence[int]) -> Numbers:
         """A copy of some of it."""
         twin = Numbers.__new__(Numbers)
@@ -77,6 +85,7 @@ class Numbers:
 
 def to_int8(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """(int8 codes, float32 scales)."""
+    numbers = numbers.to(torch.promote_types(numbers.dtype, torch.float32))
     scales = (numbers.abs().amax(-1, keepdim=True) / MAX_CODE).float()
     # A vector of zeros has no scale, and any gives it back.
     codes = (numbers / scales.clamp(min=torch.finfo(torch.float32).tiny).to(numbers.dtype)).round()

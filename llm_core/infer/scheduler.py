@@ -206,8 +206,13 @@ class Scheduler:
             copies[sequence] = own[first], copy
             pool.release([own[first]])
             own[first] = copy
-        own.extend(pool.take(max(missing, 0)))
+        own.extend(self._take(sequence, max(missing, 0)))
         return True
+
+    def _take(self, sequence: Running, count: int) -> list[int]:
+        own = sequence.blocks
+        after = own[-1] if own else None
+        return self.pool.take(count, after, self._blocks_for(sequence.max_tokens) - len(own))
 
     def _admit(self, sequence: Running, budget: int) -> Piece | None:
         size, pool = self.pool.block_tokens, self.pool
@@ -221,7 +226,7 @@ class Scheduler:
             return None
         sequence.blocks, sequence.chain = found, chain
         sequence.num_computed = sequence.num_reused = reused
-        sequence.blocks.extend(pool.take(self._blocks_for(reused + count) - len(found)))
+        sequence.blocks.extend(self._take(sequence, self._blocks_for(reused + count) - len(found)))
         self._insert(self.running, sequence)
         return Piece(sequence, reused, reused + count)
 

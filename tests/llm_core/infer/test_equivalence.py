@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from llm_core.infer import equivalence
@@ -102,6 +103,32 @@ def test_right_cache_is_within_tolerance(num_kv_heads: int, make_cache: MakeCach
             "capacity",
         )
     ]
+
+
+@pytest.mark.parametrize("make_cache", [static_cache, paged_cache])
+def test_a_cache_of_8_bits_differs_by_its_rounding_alone(make_cache: MakeCache) -> None:
+    rounding = partial(make_cache, int8=True)  # type: ignore[call-arg]
+    checks = check_cache(make_model(), SHAPES, NUM_TOKENS, 0, rounding, int8=True)
+    assert all(found.passed for found in checks)
+    assert failed(check(rounding)), "and it does round"
+
+
+@pytest.mark.parametrize("window", [1, 5, 16])
+@pytest.mark.parametrize("full_layers", [(), (1,)])
+def test_windows_are_those_of_the_pass_without_a_cache(
+    window: int, full_layers: tuple[int, ...]
+) -> None:
+    model = make_model()
+    config = dataclasses.replace(model.config, window=window, full_layers=full_layers)
+    narrow = Transformer(config).double().eval()
+    narrow.load_state_dict(model.state_dict())
+    ids = torch.arange(40)[None] % 61
+    with torch.no_grad():
+        assert (narrow(ids)[0, window:] - model(ids)[0, window:]).abs().max() > 1e-3
+        assert torch.allclose(narrow(ids)[0, :window], model(ids)[0, :window])
+    for make_cache in (static_cache, paged_cache):
+        checks = check_cache(narrow, SHAPES, NUM_TOKENS, 0, make_cache)
+        assert all(found.passed for found in checks)
 
 
 def test_right_cache_may_serve_request_after_request() -> None:

@@ -97,19 +97,21 @@ def test_kept_tokens_are_those_of_the_definitions(
         assert sum(math.exp((logits[i] - highest) / params.temperature) for i in left_out) < 1e-30
 
 
-@given(logit_rows, sampling_params)
-def test_halving_finds_the_threshold_that_sorting_finds(
-    logits: list[float], params: SamplingParams
+@given(st.integers(0, 10**6), st.lists(sampling_params, min_size=1, max_size=4))
+def test_few_likeliest_tokens_give_the_draws_of_the_whole_vocabulary(
+    seed: int, params: list[SamplingParams]
 ) -> None:
-    row_BV = torch.tensor([logits])
-    weight_BV = ((row_BV - row_BV.max()) / params.temperature).exp()
-    # Whole numbers of tokens would be reached or missed by the order of a sum.
-    wanted_B1 = (0.001 + 0.9978 * params.top_p) * weight_BV.sum(-1, keepdim=True).double()
-    sorting, halving = (
-        threshold(weight_BV, row_BV, wanted_B1)
-        for threshold in (choosing._by_sorting, choosing._by_halving)
-    )
-    assert torch.equal(sorting, halving)
+    generator = torch.Generator().manual_seed(seed)
+    # Some logits are equal, at the border of the few as well.
+    shape = len(params), choosing.LIKELIEST[-1] + 100
+    logits = (torch.randn(shape, generator=generator) * 8).round(decimals=seed % 3)
+    logits[:, ::7] = -math.inf
+    choosers = Choosers.of(params, range(len(params)), "cpu")
+    steps = torch.arange(len(params))
+    whole = kept_weights(logits, choosers).cumsum(-1, dtype=torch.float64)
+    uniform = uniforms(choosers.seed_B, choosers.choice_B, steps)[:, None]
+    expected = torch.searchsorted(whole, uniform * whole[:, -1:], right=True)[:, 0]
+    assert choose(logits, choosers, steps).tolist() == expected.tolist()
 
 
 @given(logit_rows, sampling_params, st.integers(0, 5))
