@@ -3,7 +3,6 @@ other engines, and min-hash signatures exchanged with datasketch."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -54,15 +53,13 @@ def serve(words: Sequence[str], api_key_file: str | None) -> int:
     """Answer OpenAI's requests, and show a page to chat in, with the trained model or that of
     folder=DIR, a Hugging Face model. Stops on Ctrl-C or SIGTERM, once running answers are
     written."""
+    if api_key_file is not None:
+        quoted = api_key_file.replace("\\", "\\\\").replace("'", "\\'")
+        words = [*words, f"serve.api_key_file='{quoted}'"]
     config, folder, name = _model_of(words)
     from tasks.serving.server import serve_folder
 
-    settings = config.serve
-    if api_key_file is not None:
-        settings = dataclasses.replace(
-            settings, api_key_file=local_path(api_key_file, "--api-key-file")
-        )
-    serve_folder(folder, name, settings, config.generate)
+    serve_folder(folder, name, config.serve, config.generate)
     return 0
 
 

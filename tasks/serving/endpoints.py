@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ from tasks.evaluation.generate import begin
 from tasks.serving.answers import Answer
 from tasks.serving.chat import ChatTemplate, NoTemplate
 from tasks.serving.failures import ApiError, invalid
+from tasks.serving.json_answers import JsonAnswers
 from tasks.serving.metrics import Metrics
 from tasks.serving.replies import Replies
 from tasks.serving.requests import (
@@ -74,6 +76,7 @@ class Service:
     worker: Worker
     metrics: Metrics
     max_choices: int
+    json_answers: JsonAnswers
     defaults: SamplingParams
     """How tokens are chosen where a request does not say."""
     _encoding: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -132,6 +135,12 @@ class Service:
         limit = self._checked_limit(prompt, asked.limit)
         logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
         job = self._job(asked, [prompt], [limit], logprobs)
+        if (schema := asked.schema_of_answer) is not None:
+            # One at a time, as prompts are encoded: both use the tokenizer.
+            async with self._encoding:
+                job.allowed = await asyncio.to_thread(self.json_answers.allowed, schema)
+            # A schema may allow nothing but the end.
+            job.params = dataclasses.replace(job.params, min_new_tokens=0)
         return self._reply(asked, job, "chat", logprobs)
 
     def _described(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class SamplingRequest(Part):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: float | None = Field(None, gt=0, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     min_tokens: int | None = Field(None, ge=0)
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
@@ -163,6 +163,25 @@ class ChatRequest(SamplingRequest):
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     response_format: ResponseFormat | None = None
+
+    @property
+    def schema_of_answer(self) -> dict[str, Any] | None:
+        """The JSON schema that answers follow; None for text. Raises ApiError."""
+        form = self.response_format
+        if form is None or form.type == "text":
+            return None
+        if self.min_tokens:
+            raise ApiError(
+                400,
+                "min_tokens and response_format exclude each other: JSON ends where its schema"
+                " does; leave out min_tokens",
+                "min_tokens",
+            )
+        if form.type == "json_object":
+            return {"type": "object"}
+        if form.json_schema is None:
+            raise ApiError(400, "response_format has no json_schema; add it", "response_format")
+        return form.json_schema.schema_
 
     @property
     def limit(self) -> int | None:

@@ -31,6 +31,7 @@ from tasks.serving.config import ServeConfig, read_api_key
 from tasks.serving.endpoints import PAGE_FILES, Service
 from tasks.serving.failures import ApiError
 from tasks.serving.guards import LOOPBACK_NAMES, Guards
+from tasks.serving.json_answers import JsonAnswers
 from tasks.serving.metrics import Metrics
 from tasks.serving.worker import Worker
 from tasks.tokenizer.encoder import load_tokenizer
@@ -75,7 +76,8 @@ def load_service(
         cache=config.cache,
         prefix_cache=config.prefix_cache,
     )
-    engine = Engine(model, settings, eos_ids(folder, model, tokenizer))
+    ends = eos_ids(folder, model, tokenizer)
+    engine = Engine(model, settings, ends)
     metrics = Metrics()
     metrics.watch(engine)
     return Service(
@@ -88,6 +90,7 @@ def load_service(
         worker=Worker(engine, config.max_running + config.max_waiting, metrics),
         metrics=metrics,
         max_choices=min(config.max_choices, config.max_running + config.max_waiting),
+        json_answers=JsonAnswers(tokenizer, model.config.vocab_size, ends, device),
         defaults=generate.sampling(),
     )
 
