@@ -23,8 +23,6 @@ from tasks.tokenizer.encoder import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-COMPACT = {"whitespace_flexible": False}
-
 
 class JsonAnswers:
     """Grammars over the vocabulary of one model. One thread at a time."""
@@ -47,7 +45,9 @@ class JsonAnswers:
                 "response_format",
             ) from error
         try:
-            grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=COMPACT)
+            grammar = LLMatcher.grammar_from_json_schema(
+                json.dumps(schema), overrides={"whitespace_flexible": False}
+            )
             matcher = LLMatcher(self._vocabulary, grammar, log_level=0)
         except ValueError as error:
             raise _not_a_schema(error) from error

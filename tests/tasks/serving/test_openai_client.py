@@ -119,6 +119,9 @@ def test_a_stop_string_ends_one_answer_and_the_rest_go_on(client: openai.OpenAI)
     for whole, choice in zip(free, cut, strict=True):
         assert choice.text == whole.split(stop)[0]
     assert cut[0].finish_reason == "stop"
+    single = client.completions.create(**(asked | {"n": 1}), stop=stop)  # type: ignore[call-overload]
+    assert single.choices[0].text == cut[0].text
+    assert single.usage.completion_tokens <= 8, "the model wrote on behind the stop string"
 
 
 def test_echoed_prompts_are_scored_with_null_first(server: Served, client: openai.OpenAI) -> None:
