@@ -38,7 +38,8 @@ class ServeConfig:
     max_choices: int = 64
     """Most answers to one request: its prompts times `n`. No more than run and wait together."""
     cache_tokens: int | None = None
-    """Tokens that the cache holds, prompts and answers of all. Null: four of the longest."""
+    """Tokens that the cache holds, prompts and answers of all, and the longest of one. Null: four
+    times the model's length, at most 16,384."""
     budget_tokens: int = 512
     """Tokens of prompts and answers computed in one pass; longer prompts are cut into pieces."""
     cache: Literal["model", "int8"] = "model"

@@ -68,7 +68,8 @@ def load_service(
         template = lack
     longest = model.config.max_seq_len
     block = EngineConfig.block_tokens
-    cache_tokens = config.cache_tokens or CACHED_PROMPTS * (-(-longest // block) * block)
+    usual = min(CACHED_PROMPTS * (-(-longest // block) * block), EngineConfig.cache_tokens)
+    cache_tokens = config.cache_tokens or usual
     settings = EngineConfig(
         cache_tokens=cache_tokens,
         budget_tokens=config.budget_tokens,
@@ -85,7 +86,7 @@ def load_service(
         created=int((folder / CONFIG_FILE).stat().st_mtime),
         tokenizer=tokenizer,
         vocab_size=model.config.vocab_size,
-        max_seq_len=longest,
+        max_seq_len=min(longest, cache_tokens // block * block),
         chat_template=template,
         worker=Worker(engine, config.max_running + config.max_waiting, metrics),
         metrics=metrics,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import openai
 import pytest
 
 from llm_core.infer.engine import generate
 from llm_core.infer.sampling import GREEDY, SamplingParams
+from tasks.serving.config import ServeConfig
 from tests.support.chat_templates import CHATML
 from tests.support.served_models import NAME, Served, publish_model, served
 
@@ -187,3 +189,15 @@ def test_concurrent_clients_get_what_each_gets_alone(client: openai.OpenAI) -> N
     expected = [ask(seed) for seed in range(12)]
     with ThreadPoolExecutor(12) as pool:
         assert list(pool.map(ask, range(12))) == expected
+
+
+def test_a_chat_without_a_limit_fits_a_small_cache(tmp_path: Path) -> None:
+    folder = publish_model(tmp_path, CHATML)
+    with (
+        served(folder, ServeConfig(cache_tokens=96)) as small,
+        openai.OpenAI(base_url=f"{small.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        made = client.chat.completions.create(
+            model=NAME, messages=[{"role": "user", "content": "x"}]
+        )
+    assert made.usage is not None and made.usage.total_tokens <= 96
