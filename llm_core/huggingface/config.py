@@ -1,4 +1,5 @@
-"""Translates the `config.json` of Hugging Face models to ours and back: Llama, Qwen 2 and 3, GPT-2.
+"""Translates the `config.json` of Hugging Face models to ours and back: Llama, Mistral, Qwen 2, 3
+and GPT-2.
 
 Pure translation of `config.json`, both ways. Settings that change the logits in a way not computed
 here are refused, never passed over; values of a file that others wrote are looked at before
@@ -16,6 +17,7 @@ from llm_core.model.config import ModelConfig, RopeScaling
 
 CLASSES = {
     "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "gpt2": "GPT2LMHeadModel",
@@ -33,12 +35,16 @@ MOST = {
     **dict.fromkeys(("n_embd", "hidden_size"), 1 << 20),
     **dict.fromkeys(("n_inner", "intermediate_size"), 1 << 22),
     **dict.fromkeys(("n_layer", "num_hidden_layers"), 1 << 12),
+    "sliding_window": 1 << 27,
     **dict.fromkeys(("n_head", "num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 16),
 }
 """Counts, with limits far above every published model: what a damaged file says is allocated."""
 AMOUNTS = ("layer_norm_epsilon", "rms_norm_eps", "rope_theta")
 SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
 GROUPS = ("rope_parameters", "rope_scaling")
+MISTRAL_WINDOW = 4096
+"""Where the file has no word of it, as in transformers; null means none."""
+WINDOWED, FULL = "sliding_attention", "full_attention"
 
 
 def hugging_face_config(
@@ -92,7 +98,22 @@ def hugging_face_config(
         "rope_parameters": {"rope_theta": config.rope_theta} | rope,
         "rope_theta": config.rope_theta,
     }
-    return values | ({"rope_scaling": rope} if config.rope_scaling else {})
+    return values | ({"rope_scaling": rope} if config.rope_scaling else {}) | _window_values(config)
+
+
+def _window_values(config: ModelConfig) -> dict[str, Any]:
+    if config.family == "mistral":
+        return {"sliding_window": config.window}
+    if not config.window:
+        return {}
+    layers = range(config.num_layers)
+    return {
+        "use_sliding_window": True,
+        "sliding_window": config.window,
+        # For readers that know no list; they have full layers before all others.
+        "max_window_layers": len(config.full_layers),
+        "layer_types": [WINDOWED if config.window_of(layer) else FULL for layer in layers],
+    }
 
 
 def model_config(found: Any) -> ModelConfig:
@@ -113,6 +134,8 @@ def model_config(found: Any) -> ModelConfig:
         raise ConfigError(
             f"model_type ({family}) is not a model computed here; give one of {', '.join(CLASSES)}"
         )
+    if family == "mistral" and "sliding_window" not in found:
+        values["sliding_window"] = MISTRAL_WINDOW
     return _gpt2_config(values) if family == "gpt2" else _llama_config(family, values)
 
 
@@ -166,9 +189,8 @@ def _gpt2_config(values: Mapping[str, Any]) -> ModelConfig:
 
 def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
     _require("hidden_act", values.get("hidden_act", "silu"), "silu")
-    if family != "llama":
-        _require("use_sliding_window", values.get("use_sliding_window", False), False)
     rope = _rope(values)
+    window, full_layers = _windows(family, values)
     heads, dim = values["num_attention_heads"], values["hidden_size"]
     # Transformers' default for Qwen 3 does not follow from the width.
     head_dim = values.get("head_dim") or (128 if family == "qwen3" else dim // heads)
@@ -190,7 +212,34 @@ def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
         ffn_bias=family == "llama" and values.get("mlp_bias", False),
         qk_norm=family == "qwen3",
         rope_scaling=_rope_scaling(rope),
+        window=window,
+        full_layers=full_layers,
     )
+
+
+def _windows(family: str, values: Mapping[str, Any]) -> tuple[int, tuple[int, ...]]:
+    """(window, layers without one). Raises ConfigError."""
+    window, num_layers = values.get("sliding_window", 0), values["num_hidden_layers"]
+    if family == "mistral":
+        return window, ()
+    if family == "llama" or not values.get("use_sliding_window", False) or not window:
+        return 0, ()
+    types = values.get("layer_types")
+    if types is None:
+        # Transformers' default is that of the published Qwen 2.
+        types = [FULL] * min(values.get("max_window_layers", 28), num_layers)
+        types += [WINDOWED] * (num_layers - len(types))
+    if (
+        not isinstance(types, list)
+        or len(types) != num_layers
+        or not all(kind in (WINDOWED, FULL) for kind in types)
+    ):
+        raise ConfigError(
+            f"layer_types ({str(types)[:80]}) must name {WINDOWED} or {FULL} for each of"
+            f" {num_layers} layers; give another model"
+        )
+    full = tuple(layer for layer, kind in enumerate(types) if kind == FULL)
+    return (0, ()) if len(full) == num_layers else (window, full)
 
 
 def _rope(values: Mapping[str, Any]) -> dict[str, Any]:

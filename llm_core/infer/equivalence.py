@@ -117,8 +117,8 @@ class RoundedKeys:
         self.config = config
 
     def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
-        rounded = (from_int8(*to_int8(x_BGTD), x_BGTD.dtype) for x_BGTD in (k_BGTD, v_BGTD))
-        return attend_keys(q_BHTD, *rounded, window=self.config.window_of(layer))
+        k_BGTD, v_BGTD = (from_int8(*to_int8(x), x.dtype) for x in (k_BGTD, v_BGTD))
+        return attend_keys(q_BHTD, k_BGTD, v_BGTD, self.config.window_of(layer))
 
 
 def _largest(differences: Callable[[], Iterator[Tensor]]) -> float:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError
 
-Family = Literal["llama", "qwen2", "qwen3", "gpt2"]
+Family = Literal["llama", "mistral", "qwen2", "qwen3", "gpt2"]
 """The Hugging Face class that computes the same logits, as its `model_type`."""
 
 MAX_FFN_BLOCKS = 16
@@ -177,12 +177,13 @@ class ModelConfig:
         biases = (self.qkv_bias, self.out_bias, self.ffn_bias)
         if parts == ("layer", "gelu", "learned"):
             whole_heads = self.num_kv_heads == self.num_heads and self.attention_dim == self.dim
-            if all(biases) and whole_heads and not self.qk_norm and not self.rope_scaling:
+            narrowed = self.qk_norm or self.rope_scaling or self.window
+            if all(biases) and whole_heads and not narrowed:
                 return "gpt2"
             raise ConfigError(
                 f"norm, ffn, positions {parts} are GPT-2's, which has all three biases,"
-                " num_kv_heads as num_heads, heads of dim / num_heads and neither qk_norm nor"
-                " rope_scaling; start from model=gpt2"
+                " num_kv_heads as num_heads, heads of dim / num_heads and none of qk_norm,"
+                " rope_scaling, window; start from model=gpt2"
             )
         if parts != ("rms", "swiglu", "rotary"):
             raise ConfigError(
@@ -193,12 +194,16 @@ class ModelConfig:
             return "qwen3"
         if biases == (True, False, False) and not self.qk_norm:
             return "qwen2"
-        if self.qkv_bias == self.out_bias and not self.qk_norm:
+        if self.qkv_bias == self.out_bias and not self.qk_norm and not self.window:
             return "llama"
+        if not any(biases) and not self.qk_norm and not self.full_layers:
+            return "mistral"
         raise ConfigError(
-            f"qkv_bias, out_bias, ffn_bias {biases} with qk_norm {self.qk_norm} is neither Llama"
-            " (qkv_bias = out_bias, no qk_norm), Qwen 2 (qkv_bias alone) nor Qwen 3 (qk_norm,"
-            " qkv_bias = out_bias, no ffn_bias); choose one of these"
+            f"qkv_bias, out_bias, ffn_bias {biases} with qk_norm {self.qk_norm}, window"
+            f" {self.window}, full_layers {list(self.full_layers)} is neither Llama (qkv_bias ="
+            " out_bias, no qk_norm, no window), Mistral (a window in every layer, no biases, no"
+            " qk_norm), Qwen 2 (qkv_bias alone) nor Qwen 3 (qk_norm, qkv_bias = out_bias, no"
+            " ffn_bias); choose one of these"
         )
 
     def matmul_parameters(self) -> int:

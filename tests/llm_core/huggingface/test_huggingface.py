@@ -48,6 +48,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen 2": ("qwen2", SIZES | {"tie_word_embeddings": False}),
     "qwen 3": ("qwen3", SIZES | {"tie_word_embeddings": True, "head_dim": 16}),
+    "mistral": ("mistral", SIZES | {"tie_word_embeddings": False, "sliding_window": 7}),
+    "mistral without a window": ("mistral", SIZES | {"sliding_window": None}),
+    "qwen 2 with windows": (
+        "qwen2",
+        SIZES | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ),
+    "qwen 3 with windows": (
+        "qwen3",
+        SIZES
+        | {
+            "head_dim": 16,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
     "gpt 2": ("gpt2", GPT2),
     "gpt 2 untied": ("gpt2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}),
 }
@@ -64,6 +80,8 @@ OURS: dict[str, dict[str, Any]] = {
     "llama 3": {"rope_scaling": RopeScaling(2.0, 1.0, 4.0, 16)},
     "qwen2": {"qkv_bias": True, "tied_embeddings": False},
     "qwen3": {"qk_norm": True, "own_head_dim": 12},
+    "mistral": {"window": 6},
+    "qwen2 with windows": {"qkv_bias": True, "window": 6, "full_layers": (0,)},
     "gpt2": GPT2_TYPE | {"num_kv_heads": 4},
 }
 
@@ -143,7 +161,7 @@ def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"model_type": "bert"}, r"model_type \(bert\) .*llama, qwen2"),
+        ({"model_type": "bert"}, r"model_type \(bert\) .*llama, mistral, qwen2"),
         ({"hidden_act": "gelu"}, r"hidden_act \(gelu\) must be silu"),
         (
             {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
@@ -299,6 +317,8 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
         {"out_bias": True},
         GPT2_TYPE,
         GPT2_TYPE | {"num_kv_heads": 4, "qk_norm": True},
+        GPT2_TYPE | {"num_kv_heads": 4, "window": 4},
+        {"window": 4, "full_layers": (0,)},
     ],
 )
 def test_a_mixture_that_no_family_computes_is_refused_before_training(

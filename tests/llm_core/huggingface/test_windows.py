@@ -1,0 +1,29 @@
+"""Windows of published configurations mean here what they mean in transformers."""
+
+import pytest
+
+from llm_core.config import ConfigError
+from llm_core.huggingface.config import model_config
+from tests.llm_core.huggingface.test_huggingface import SIZES
+
+
+def test_windows_are_read_as_transformers_reads_them() -> None:
+    from transformers import AutoConfig
+
+    values = SIZES | {"num_hidden_layers": 4}
+    for family, more in (
+        ("mistral", {}),
+        ("mistral", {"sliding_window": None}),
+        ("qwen2", {"sliding_window": 7}),
+        ("qwen2", {"sliding_window": 7, "use_sliding_window": True}),
+        ("qwen2", {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 3}),
+    ):
+        ours = model_config(values | {"model_type": family} | more)
+        theirs = AutoConfig.for_model(family, **(values | more))
+        kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 4
+        assert [ours.window_of(layer) or None for layer in range(4)] == [
+            theirs.sliding_window if kind == "sliding_attention" else None for kind in kinds
+        ]
+    with pytest.raises(ConfigError, match=r"layer_types .* must name"):
+        switched = {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 7}
+        model_config(values | switched | {"layer_types": ["full_attention"]})
