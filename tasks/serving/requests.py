@@ -20,12 +20,14 @@ from tasks.serving.failures import ApiError
 
 MAX_STOPS, MAX_STOP_CHARS = 16, 1000
 MAX_TOP_LOGPROBS = 20
+MAX_BIASES = 1024
 MAX_DEPTH = 64
 """Levels of lists and objects in a body."""
 
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
 Id = Annotated[int, Field(ge=0)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
@@ -54,7 +56,7 @@ class SamplingRequest(Part):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: float | None = Field(None, ge=0.01, le=100)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)] | None = None
     min_tokens: int | None = Field(None, ge=0)
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[list[Id], Field(max_length=64)] | None = None

@@ -155,6 +155,7 @@ def run_app(app: Starlette, config: ServeConfig, listening: socket.socket) -> No
         log_config=None,
         access_log=False,
         server_header=False,
+        lifespan="on",
         timeout_graceful_shutdown=config.drain_s,  # type: ignore[arg-type]
     )
     show(f"http://{host}:{listening.getsockname()[1]}", flush=True)

@@ -57,12 +57,12 @@ def test_every_answer_follows_the_schema(client: openai.OpenAI) -> None:
 
 
 def test_json_objects_without_a_schema_are_objects(client: openai.OpenAI) -> None:
-    for seed in range(4):
+    for seed in range(2):
         made = client.chat.completions.create(
             model=NAME,
             messages=MESSAGES,
             seed=seed,
-            max_tokens=400,
+            max_tokens=60,
             response_format={"type": "json_object"},
         )
         text = made.choices[0].message.content or ""

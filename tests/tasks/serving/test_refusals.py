@@ -86,6 +86,7 @@ CHAT = {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_toke
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"100000": 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias"),
         ({"best_of": 3}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"temperatur": 1}, "temperatur is not a known parameter"),
