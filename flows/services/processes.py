@@ -1,21 +1,22 @@
 """Processes that outlive the command that started them: start, recognise, stop.
 
-A process is known by id and start time, since ids are used again. Detached processes lead sessions
-of their own and get the default SIGINT: a worker that inherits an ignored one cannot be stopped by
-SIGTERM.
+A process is known by id and start time, since ids are used again, and to others by its host and
+the boot of it too. Detached processes lead sessions of their own and get the default SIGINT: a
+worker that inherits an ignored one cannot be stopped by SIGTERM.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 def start_time(pid: int) -> str | None:
@@ -38,6 +39,32 @@ def start_time(pid: int) -> str | None:
 
 def is_running(pid: int, started: str | None) -> bool:
     return started is not None and start_time(pid) == started
+
+
+def own_identity() -> dict[str, Any]:
+    """What tells this process from every other one, on any host: `host`, `boot`, `pid`,
+    `started`."""
+    own = os.getpid()
+    return {"host": platform.node(), "boot": boot_id(), "pid": own, "started": start_time(own)}
+
+
+def may_be_alive(identity: Mapping[str, Any]) -> bool:
+    """Whether a process may be there still, by its identity; one on another host cannot be
+    asked."""
+    if identity.get("host") != platform.node():
+        return True
+    boot = identity.get("boot")
+    if boot is not None and boot != boot_id():
+        return False
+    return is_running(int(identity["pid"]), identity["started"])
+
+
+def boot_id() -> str | None:
+    """What names the time since this host was started; None where the system has no such name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except FileNotFoundError:
+        return None
 
 
 def open_private(path: Path) -> IO[bytes]:

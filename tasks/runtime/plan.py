@@ -20,6 +20,9 @@ from tasks.runtime.keys import BUILDING, digest, explain_change, key_config, lib
 from tasks.runtime.stage import StageConfigs
 from tasks.runtime.store import Node, Store, readable_identity
 
+INTERRUPTED = "interrupted"
+"""Why a stage runs whose unfinished work is there and in nobody's hands."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -149,10 +152,14 @@ def _why(store: Store, node: Node, to_be_read: bool) -> str:
         return "cached"
     if state != "missing":
         return state
+    begun = [INTERRUPTED] if store.is_interrupted(node.stage, node.key) else []
     earlier = store.artifacts(node.stage)
     if not earlier:
-        return BUILDING
-    return explain_change(earlier[0].record["identity"], readable_identity(node))
+        return begun[0] if begun else BUILDING
+    changed = explain_change(earlier[0].record["identity"], readable_identity(node))
+    if changed != BUILDING and not changed.startswith("after "):
+        changed += f" (against {earlier[0].key})"
+    return "; ".join([*begun, changed])
 
 
 def plan_rows(plan: Plan) -> list[tuple[str, str, str]]:

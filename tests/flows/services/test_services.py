@@ -19,7 +19,8 @@ import pytest
 
 from flows.services import local as services
 from flows.services.access import answers, basic_auth
-from flows.services.local import client_environment, down, environment, server_url, up
+from flows.services.environments import client_environment, environment
+from flows.services.local import down, server_url, up
 from flows.services.processes import (
     descendants,
     free_port,
