@@ -19,6 +19,7 @@ from typing import Any
 from prefect.client.orchestration import get_client
 from prefect.exceptions import Pause
 from prefect.runtime import deployment, flow_run
+from prefect.settings import get_current_settings
 
 from flows.console import in_and_out, warn
 from flows.progress import stage_progress
@@ -32,18 +33,22 @@ _PAUSED = threading.Event()
 @contextmanager
 def watched(run: Run) -> Iterator[None]:
     """Keep the page of the current flow run while the block runs."""
-    api = PrefectApi.configured()
-    if api is None or run.live.flow_run_id is None:
-        yield
-        return
     _PAUSED.clear()
-    page = _Page(api, run, has_deployment=deployment.id is not None)
+    page = _Page(api_in_use(), run, has_deployment=deployment.id is not None)
     run.on_stage = page.wake
     page.start()
     try:
         yield
     finally:
         page.stop()
+
+
+def api_in_use() -> PrefectApi:
+    """The server that Prefect's client talks to: its settings have more sources than the
+    environment."""
+    api = get_current_settings().api
+    auth, key = (secret and secret.get_secret_value() for secret in (api.auth_string, api.key))
+    return PrefectApi(str(api.url).rstrip("/"), auth, key)
 
 
 def leave_if_paused() -> None:

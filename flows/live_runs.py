@@ -44,8 +44,8 @@ class LiveRun:
     """API of the Prefect server that has the flow run; `local` for the one of this state."""
     flow_run_id: str | None = None
     tracking: dict[str, str | None] | None = None
-    """`experiment` and `uri` in MLflow; None where the run is not tracked, or the address holds a
-    secret."""
+    """`experiment` and `uri` in MLflow, and the `state` folder with what is unsent; None where the
+    run is not tracked, or the address holds a secret."""
     run_id: str | None = None
     """Of its record in the store, once there is one."""
     stage: str | None = None
@@ -91,9 +91,14 @@ _STORED = {f.name for f in fields(LiveRun)} - {"file", "_saved_at"}
 
 
 @contextmanager
-def announced(flow: str, overrides: Sequence[str], config: RunConfig) -> Iterator[LiveRun]:
-    """Say that this process works on a run, for as long as the block runs."""
-    folder = live_dir(config.state)
+def announced(
+    flow: str, overrides: Sequence[str], config: RunConfig, state: Path | None = None
+) -> Iterator[LiveRun]:
+    """Say that this process works on a run, for as long as the block runs.
+
+    state: folder of those who look for it, where that is another than the run's.
+    """
+    folder = live_dir(state or config.state)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     uri, experiment = config.tracking.uri, config.tracking.experiment
     told = config.tracking.enabled and mask_secrets(uri or "") == (uri or "")
@@ -104,7 +109,9 @@ def announced(flow: str, overrides: Sequence[str], config: RunConfig) -> Iterato
         str(config.store.resolve()),
         own_identity(),
         now(),
-        tracking={"experiment": experiment, "uri": uri} if told else None,
+        tracking={"experiment": experiment, "uri": uri, "state": str(config.state.resolve())}
+        if told
+        else None,
     )
     run.save(durable=True)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,11 +16,11 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
 from flows.compose import compose
-from flows.flow_run_page import leave_if_paused, watched
+from flows.flow_run_page import api_in_use, leave_if_paused, watched
 from flows.live_runs import LiveRun, announced
 from flows.run import Run, describe, open_run, summarize
 from flows.run_config import RunConfig
-from flows.services.local import WORKER_VARIABLE, server_name
+from flows.services.local import STATE_VARIABLE, WORKER_VARIABLE, server_name
 from flows.services.prefect_api import TAG
 from flows.services.registry import ServiceError
 from flows.stops import STOPS, Terminated
@@ -70,7 +71,7 @@ def run_flow(
         if config.runner in ("ray", "dask"):
             cluster = ClusterExecutor(config.runner, config.runner_address, config.workers)
         with _announced(name, overrides, config) as live:
-            live.note_flow_run(server_name(config.state), str(flow_run.id))
+            live.note_flow_run(server_name(_state(config), api_in_use().url), str(flow_run.id))
             made = open_run(name, target, config, overrides, make_artifact_in_task, cluster, live)
             with made as run, watched(run), _our_termination():
                 stages(run)
@@ -120,7 +121,14 @@ def _announced(
     name: str, overrides: Sequence[str], config: RunConfig
 ) -> AbstractContextManager[LiveRun]:
     """What this process has announced of the run; a worker's flow run does it here."""
-    return nullcontext(_ANNOUNCED.pop()) if _ANNOUNCED else announced(name, overrides, config)
+    if _ANNOUNCED:
+        return nullcontext(_ANNOUNCED.pop())
+    return announced(name, overrides, config, _state(config))
+
+
+def _state(config: RunConfig) -> Path:
+    """The state folder of the worker that runs this; overrides of the run may name another."""
+    return Path(os.environ.get(STATE_VARIABLE, config.state))
 
 
 def _end_with_worker() -> None:

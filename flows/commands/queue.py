@@ -40,6 +40,7 @@ def submit(words: Sequence[str], wait: bool) -> int:
     """Queue a run for the worker, after checking it as `textmill plan` does."""
     entry, overrides = _flow_and_overrides("submit", words)
     config = _checked(entry, overrides)
+    overrides = _with_places(overrides, config)
     api, deployment = _deployment(config, entry)
     made = _asked(
         api,
@@ -70,6 +71,7 @@ def schedule(words: Sequence[str], cron: str | None, off: bool, name: str) -> in
         return _list_schedules(compose(words))
     entry, overrides = _flow_and_overrides("schedule", words)
     config = _checked(entry, overrides)
+    overrides = _with_places(overrides, config)
     api, deployment = _deployment(config, entry)
     place = f"/deployments/{deployment['id']}/schedules"
     known = next((one for one in deployment["schedules"] if one.get("slug") == name), None)
@@ -150,6 +152,13 @@ def _require_absolute(override: str) -> None:
                 f"{override} is relative to this folder, and the worker's runs start in {ROOT};"
                 f" write {Path(one).resolve()}"
             )
+
+
+def _with_places(overrides: list[str], config: RunConfig) -> list[str]:
+    """The same for a worker, whose relative store and state would be others."""
+    if Path.cwd() == ROOT:
+        return overrides
+    return [*overrides, f"store={config.store.resolve()}", f"state={config.state.resolve()}"]
 
 
 def _deployment(config: RunConfig, entry: FlowEntry) -> tuple[PrefectApi, dict[str, Any]]:

@@ -103,7 +103,7 @@ def run_point(name: str, overrides: Sequence[str]) -> int:
 def _run_here(
     name: str, overrides: Sequence[str], config: RunConfig, live: LiveRun
 ) -> tuple[dict[str, Any], str]:
-    from flows.pipeline import stages
+    from flows.stages import stages
     from tasks.runtime.execute import make_artifact
 
     for line in settle(config.state, None):
@@ -120,7 +120,7 @@ def _run_under_prefect(
 ) -> tuple[dict[str, Any], str]:
     url = ensure_server(config.state, say)
     if (api := PrefectApi.configured()) is not None:
-        for line in settle(config.state, Server(api, server_name(config.state))):
+        for line in settle(config.state, Server(api, server_name(config.state, api.url))):
             say(line)
     # Prefect's own lines go to its UI; here they would bury ours. Before Prefect is imported.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

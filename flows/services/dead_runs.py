@@ -169,7 +169,7 @@ def _end_record(run: LiveRun, reason: str) -> None:
 def _end_tracked(state: Path, tracking: dict[str, str | None]) -> None:
     """Let a process of its own tell MLflow, whose import takes longer than all else here."""
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "flows.tracking.dead_runs", str(state.resolve())]
+    command = [sys.executable, "-m", "flows.tracking.dead_runs", str(tracking["state"])]
     command += [str(tracking["experiment"]), *filter(None, [tracking["uri"]])]
     env = {**os.environ, "PYTHONPATH": paths}
     start_detached(command, env, ROOT, state / "logs" / "dead_runs.log")

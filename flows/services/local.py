@@ -48,8 +48,9 @@ from tasks.runtime.code import ROOT
 
 POOL = "textmill"
 
-WORKER_VARIABLE = "TEXTMILL_WORKER_PID"
-"""Environment variable that tells a flow run which process must be there for it to go on."""
+WORKER_VARIABLE, STATE_VARIABLE = "TEXTMILL_WORKER_PID", "TEXTMILL_WORKER_STATE"
+"""Environment variables that tell a flow run which process must be there for it to go on, and in
+which state folder that looks for it."""
 
 FLOW_GRACE_S = GRACE_S + 30.0
 """Time a flow run has to save its state before `down` kills it: what a training has by default, and
@@ -156,9 +157,8 @@ def server_url(state: Path) -> str | None:
     return f"http://127.0.0.1:{services.port('server')}/api"
 
 
-def server_name(state: Path) -> str:
-    """The Prefect server in use, as runs announce it."""
-    url = os.environ["PREFECT_API_URL"]
+def server_name(state: Path, url: str) -> str:
+    """A Prefect server, as runs announce it."""
     return LOCAL if _is_local(url, state) else mask_secrets(url)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 TAG = "textmill"
 """Of every flow run that textmill makes."""
 PAGE = 200
+BUSY = 503
 
 
 class Unreachable(RuntimeError):
@@ -68,17 +70,22 @@ class PrefectApi:
             {} if request.host.partition(":")[0] in HOST_NAMES else None
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
-        try:
-            with opener.open(request, timeout=self.limit_s) as reply:
-                text = reply.read()
-        except urllib.error.HTTPError as error:
-            said = error.read(2000).decode("utf-8", "replace")
-            if error.code < 500:
-                raise Refused(f"{method} {path}: {said or error.reason}") from error
-            raise Unreachable(f"{method} {path}: {error.code} {error.reason}") from error
-        except (OSError, ValueError) as error:
-            raise Unreachable(f"{error}") from error
-        return json.loads(text) if text else None
+        until = time.monotonic() + self.limit_s
+        while True:
+            try:
+                with opener.open(request, timeout=self.limit_s) as reply:
+                    text = reply.read()
+                return json.loads(text) if text else None
+            except urllib.error.HTTPError as error:
+                said = error.read(2000).decode("utf-8", "replace")
+                if error.code < 500:
+                    raise Refused(f"{method} {path}: {said or error.reason}") from error
+                # What a server over SQLite answers while another process writes: nothing was done.
+                if error.code != BUSY or time.monotonic() > until:
+                    raise Unreachable(f"{method} {path}: {error.code} {error.reason}") from error
+                time.sleep(0.2)
+            except (OSError, ValueError) as error:
+                raise Unreachable(f"{error}") from error
 
     def pages(self, path: str, **body: Any) -> Iterator[dict[str, Any]]:
         """Every item that a filter finds."""

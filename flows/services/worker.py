@@ -27,6 +27,7 @@ EVERY_S = 15.0
 
 def main(pool: str, state: Path) -> None:
     os.environ[local.WORKER_VARIABLE] = str(os.getpid())
+    os.environ[local.STATE_VARIABLE] = str(state.resolve())
     threading.Thread(target=_keep, args=(state,), name="keeper", daemon=True).start()
     options = ["--pool", pool, "--type", "process", "--name", "local", "--install-policy", "never"]
     sys.argv = ["prefect", "worker", "start", *options]
