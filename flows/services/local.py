@@ -42,6 +42,7 @@ from flows.services.processes import (
     stop,
 )
 from flows.services.registry import Registry, ServiceError
+from llm_core.printing import note
 from llm_core.secrets import mask_secrets
 from llm_core.training.config import GRACE_S
 from tasks.runtime.code import ROOT
@@ -52,6 +53,8 @@ WORKER_VARIABLE, STATE_VARIABLE = "TEXTMILL_WORKER_PID", "TEXTMILL_WORKER_STATE"
 """Environment variables that tell a flow run which process must be there for it to go on, and in
 which state folder that looks for it."""
 
+PORT_S = 10.0
+"""Time in which the port of a server that died becomes free."""
 FLOW_GRACE_S = GRACE_S + 30.0
 """Time a flow run has to save its state before `down` kills it: what a training has by default, and
 some for the flow itself."""
@@ -111,10 +114,17 @@ def up(state: Path, say: Callable[[str], None]) -> str:
         if services.get("deployed") != _deployment_digest(url) or not made:
             _deploy(state, env, say)
             services.set("deployed", _deployment_digest(url))
+        if services.alive("worker") and services.get("worker").get("server", url) != url:
+            say("the Prefect server has another port now; starting its worker anew")
+            everything = descendants([services.get("worker")["pid"]])
+            for pids, grace_s in ((everything[1:], FLOW_GRACE_S), (everything[:1], 10.0)):
+                stop(pids, grace_s)
+            services.drop("worker")
         if not services.alive("worker"):
             _settle(state, url, say)
             command = [sys.executable, "-m", "flows.services.worker", POOL, str(state.resolve())]
             services.start("worker", command, env)
+            services.set("worker", {**services.get("worker"), "server": url})
     return url
 
 
@@ -145,6 +155,7 @@ def down(state: Path) -> list[str]:
             stop(everything[1:], FLOW_GRACE_S)
         stop(descendants(roots.values()), 10.0)
         for name in ("worker", "server", "mlflow"):
+            services.clear(name)
             services.drop(name)
     return running
 
@@ -170,6 +181,7 @@ def mlflow_ui(state: Path) -> str:
     make_private(state)
     with Registry.open(state) as services:
         if not services.alive("mlflow"):
+            services.clear("mlflow")
             port = free_port(services.port("mlflow"))
             (state.resolve() / "mlflow").mkdir(exist_ok=True)
             command = [sys.executable, "-m", "mlflow", "ui", "--workers", "1"]
@@ -191,7 +203,9 @@ def _server(services: Registry, say: Callable[[str], None]) -> str:
         _stop_without_password(services, say)
     if services.alive("server"):
         stop(descendants([services.get("server")["pid"]]), 10.0)
-    port = free_port(port)
+    services.clear("server")
+    # The worker and its runs know the server by its port.
+    port = free_port(port, PORT_S if services.alive("worker") else 0.0)
     url = f"http://127.0.0.1:{port}/api"
     say(
         f"starting a Prefect server at {url.removesuffix('/api')}; it is left running, `textmill"
@@ -265,3 +279,7 @@ def _deployment_digest(url: str) -> str:
     return hashlib.blake2b(
         (ROOT / "prefect.yaml").read_bytes() + f"{ROOT}{url}".encode(), digest_size=8
     ).hexdigest()
+
+
+if __name__ == "__main__":
+    up(Path(sys.argv[1]), note)

@@ -20,7 +20,9 @@ from flows.services import local
 from flows.services.dead_runs import Server, settle, settle_taken
 from flows.services.late_runs import cancel_superseded
 from flows.services.prefect_api import PrefectApi
+from flows.services.processes import start_detached
 from llm_core.printing import one_line
+from tasks.runtime.code import ROOT
 
 EVERY_S = 15.0
 
@@ -50,7 +52,10 @@ def look_after(state: Path, worker_started_at: datetime) -> None:
     url = local.server_url(state)
     if url is None:
         say("keeper: the Prefect server has ended; starting it again")
-        url = local.up(state, say)
+        # Not in this process, which is started anew where the server's port is taken.
+        command = [sys.executable, "-m", "flows.services.local", str(state)]
+        start_detached(command, os.environ, ROOT, state / "logs" / "keeper.log").wait()
+        return
     api = PrefectApi.local(state, url)
     for line in (*settle(state, Server(api)), *settle_taken(state, api, worker_started_at)):
         warn(f"keeper: {line}")
