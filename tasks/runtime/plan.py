@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llm_core.config import ConfigError, nearest
-from tasks.runtime.code import code_digest
+from tasks.runtime.code import ROOT, Sources, code_digest
 from tasks.runtime.graph import STAGES, ancestors, descendants
 from tasks.runtime.inputs import InputDigests
 from tasks.runtime.keys import BUILDING, digest, explain_change, key_config, library_versions
@@ -67,12 +67,15 @@ def make_nodes(
 ) -> dict[str, Node]:
     """The key of every stage up to `target`; measured stages carry the fingerprint `device`."""
     nodes: dict[str, Node] = {}
+    sources = Sources(ROOT)
     for name in ancestors(target):
         stage = STAGES[name]
         config = key_config(configs[name])
         own = {
             "stage": name,
-            "code": code_digest((stage.module, *stage.entry_points), stage.data_files),
+            "code": code_digest(
+                (stage.module, *stage.entry_points), stage.data_files, sources=sources
+            ),
             "libraries": library_versions(stage.libraries),
             "config": config,
         } | ({"device": device} if stage.measured else {})
