@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.console import warn
 from flows.services.processes import may_be_alive, own_identity
 from llm_core.durable import write_durably
 from llm_core.json_files import UnreadableJson, read_json
@@ -54,6 +55,7 @@ class LiveRun:
     parts: list[int] | None = None
     """Parts of the stage: finished, and all."""
     _saved_at: float = 0.0
+    _has_warned: bool = False
 
     @property
     def is_dead(self) -> bool:
@@ -74,12 +76,23 @@ class LiveRun:
 
     def note_stage(self, stage: str, key: str) -> None:
         self.stage, self.key, self.stage_started_at, self.parts = stage, key, now(), None
-        self.save()
+        self._update()
 
     def note_parts(self, finished: int, total: int) -> None:
         self.parts = [finished, total]
         if time.monotonic() - self._saved_at > SAVE_EVERY_S:
+            self._update()
+
+    def _update(self) -> None:
+        """`save` what is only shown: a full disk costs one warning, and not the run."""
+        try:
             self.save()
+        except OSError as error:
+            if not self._has_warned:
+                warn(
+                    f"{self.file.parent} cannot be written ({error}); status shows less of this run"
+                )
+            self._has_warned = True
 
     def save(self, durable: bool = False) -> None:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name in _STORED}
@@ -87,7 +100,7 @@ class LiveRun:
         self._saved_at = time.monotonic()
 
 
-_STORED = {f.name for f in fields(LiveRun)} - {"file", "_saved_at"}
+_STORED = {f.name for f in fields(LiveRun)} - {"file", "_saved_at", "_has_warned"}
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from flows import live_runs
 from flows.compose import compose
 from flows.live_runs import announced, live_dir, read_live, run_name
 from flows.progress import stage_progress
@@ -96,6 +98,19 @@ def test_dead_flow_run_stays_announced_until_its_server_is_told(
         live.save()
         assert settle(config.state, None) == []
         assert [run.is_dead for run in read_live(config.state)] == [True]
+
+
+def test_full_disk_under_the_state_folder_costs_one_warning(
+    places: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with announced("pipeline", [], compose(places)) as live:
+        monkeypatch.setattr(live_runs, "write_durably", full)
+        for stage in ("ingest", "language"):
+            live.note_stage(stage, "0" * 16)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_file_that_a_power_cut_emptied_is_passed_over(places: list[str]) -> None:

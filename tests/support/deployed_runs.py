@@ -88,10 +88,11 @@ class Deployed:
         return self.run(flow_run_id)["state_type"] in ENDED
 
     def reaches(self, moment: str, flow_run_id: str) -> bool:
-        """Whether a run is at a moment: `starting`, in the stage of a name, or at `step N`."""
+        """Whether a run is at a moment: `starting`, when its process has been started, in the stage
+        of a name, or at `step N`."""
         live = self.live(flow_run_id)
         if moment == "starting":
-            return self.run(flow_run_id)["state_type"] in ("PENDING", "RUNNING")
+            return "flow" in self.processes(flow_run_id)
         if live is None:
             return False
         if moment.startswith("step "):
