@@ -45,7 +45,7 @@ COMMANDS = sorted({*fenced_commands(PAGES), *inline_commands(PAGES), *inline_com
 def check_textmill(name: str, arguments: list[str]) -> None:
     """Raises ConfigError for a flow, command, switch or override that is not there."""
     assert name in {*FLOWS, *NAMED}, name
-    if name == "plan" and arguments and "=" not in arguments[0]:
+    if name in ("plan", "submit", "schedule") and arguments and "=" not in arguments[0]:
         assert arguments.pop(0) in FLOWS
     if name == "generate" and arguments:
         assert " " in arguments.pop(0), "a prompt"
