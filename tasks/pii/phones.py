@@ -73,7 +73,7 @@ def _shapes_of(region: str) -> frozenset[Shape]:
     # Regions that share a country code are written as the first of them says.
     first = COUNTRY_CODE_TO_REGION_CODE[country_code_for_region(region)][0]
     plan = PhoneMetadata.metadata_for_region(first, None)
-    assert plan is not None, region
+    assert plan is not None and plan.general_desc is not None, region
     shapes: set[Shape] = set()
     for form in plan.number_format:
         # The rule is for the first group written, which need not be the first of the pattern.
