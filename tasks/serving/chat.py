@@ -89,7 +89,7 @@ class ChatTemplate:
         model.encode_special_tokens = True  # their spelling is text
         secret = secrets.token_hex(16)
         self._secret_names = {name: f"[{secret} {n}]" for n, name in enumerate(self._spelled)}
-        # Ends what is before it, and is no token.
+        # Ends what is before it and is not a token itself.
         self._nothing = f"[{secret}]"
 
         model.add_tokens(

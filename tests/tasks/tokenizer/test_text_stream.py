@@ -106,7 +106,7 @@ def test_an_answer_keeps_the_space_that_a_text_would_lose(form: str, tmp_path: P
     word = tokenizer.encode("the").tolist()
     assert told(tokenizer, [], word, []) == "the"
     assert told(tokenizer, tokenizer.encode("x").tolist(), word, []) == " the"
-    # Control tokens alone are no text.
+    # Control tokens alone give no text.
     assert told(tokenizer, list(tokenizer.start_ids), word, []) == "the"
 
 
