@@ -15,7 +15,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload exactness settings docs down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload bench-overhead exactness settings docs down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,9 @@ bench-train: $(VENV)/.installed ## Time training of 1.1 billion weights on GPUs;
 
 bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, on the disk of ARGS="--folder DIR", and with weights in memory
 	@$(BIN)/python -m benchmarks.engine.offload $(ARGS)
+
+bench-overhead: $(VENV)/.installed ## Time a run whose stages are all in the store: what Prefect and MLflow cost
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.orchestration.overhead $(ARGS)
 
 exactness: $(VENV)/.installed-dev ## Hold every layout of processes against one process, and write docs/exactness.md
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.distributed.matrix --table docs/exactness.md $(ARGS)

@@ -23,9 +23,9 @@ logger = get_logger("flows")
 
 _RULED = "    \n    \n ── \n    \n    \n    \n    \n    \n"
 """How rich's `Box` writes a line under the header and nothing else."""
-_UNFOLDED_COLUMNS = 100_000
 _GAP = 2
 _WORD_CHARS = 20
+_FOLDED_CHARS = 10
 
 
 def say(message: str) -> None:
@@ -120,16 +120,17 @@ class Progress:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> str:
-    """Columns of cells, numbers to the right. On a terminal long cells are folded to its width;
-    columns of `spare` are left out, the first one first, where words would be broken otherwise."""
+    """Columns of cells, numbers to the right. Long cells are folded to the width of the terminal,
+    or of COLUMNS, or to 80; columns of `spare` are left out there, the first one first, where words
+    would be broken otherwise. In a pipe or a file nothing is left out or cut."""
     from rich.box import Box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNFOLDED_COLUMNS
+    width, on_terminal = shutil.get_terminal_size().columns, sys.stdout.isatty()
     columns = {name: [printable_line(row[i]) for row in rows] for i, name in enumerate(header)}
-    for name in spare:
+    for name in spare if on_terminal else ():
         longest = [
             max(map(len, " ".join([title, *cells]).split()), default=0)
             for title, cells in columns.items()
@@ -137,6 +138,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[
         if sum(longest) + _GAP * (len(columns) - 1) > width:
             del columns[name]
     shown = Table(box=Box(_RULED), show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    needed = 0
     for name, cells in columns.items():
         numeric = bool(cells) and all(cell[:1].isdigit() or not cell for cell in cells)
         # A key or a name is worth nothing in pieces.
@@ -147,9 +149,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[
             overflow="ellipsis" if whole else "fold",
             no_wrap=whole,
         )
+        needed += _GAP + (max(map(len, [name, *cells])) if whole else _FOLDED_CHARS)
     for row in zip(*columns.values(), strict=True):
         shown.add_row(*map(Text, row))
     # Colours would reach logs and pipes as escape sequences.
+    width = width if on_terminal else max(width, needed)
     console = Console(file=io.StringIO(), width=width, force_terminal=False, color_system=None)
     with console.capture() as captured:
         console.print(shown)

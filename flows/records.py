@@ -8,7 +8,6 @@ removed.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import uuid
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flows.services.processes import is_running, start_time
+from flows.services.processes import may_be_alive, own_identity
 from llm_core.config import ConfigError
 from llm_core.json_files import read_json
 from llm_core.secrets import mask_values
@@ -48,7 +47,7 @@ class RunRecord:
     stages: dict[str, str]
     parts: dict[str, str]
     outcome: str = "running"
-    """running, completed, failed or interrupted."""
+    """running, completed, failed, interrupted, or died: its process ended without a word."""
     finished_at: str | None = None
     error: str | None = None
     mlflow_run_id: str | None = None
@@ -58,11 +57,7 @@ class RunRecord:
 
     def is_alive(self) -> bool:
         """Whether the run may still be going on; one on another host cannot be asked."""
-        if self.outcome != "running":
-            return False
-        return self.process.get("host") != platform.node() or is_running(
-            self.process["pid"], self.process["started"]
-        )
+        return self.outcome == "running" and may_be_alive(self.process)
 
 
 def new_record(
@@ -78,7 +73,7 @@ def new_record(
         started_at,
         stages={step.node.stage: step.node.key for step in plan.steps},
         parts={step.node.stage: step.node.part_key for step in plan.steps},
-        process={"host": platform.node(), "pid": os.getpid(), "started": start_time(os.getpid())},
+        process=own_identity(),
         chain=chain,
     )
 

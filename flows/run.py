@@ -16,6 +16,7 @@ from flows.chains import alone_in_chain, follow_chain
 from flows.compose import RunConfig
 from flows.console import Progress, headline, in_and_out, say
 from flows.console import table as show_table
+from flows.live_runs import LiveRun, announced
 from flows.records import RunRecord, new_record, write_record
 from flows.stops import STOPS
 from flows.tracking.runs import Tracker, make_tracker
@@ -63,8 +64,11 @@ class Run:
     record: RunRecord
     tracker: Tracker
     make: MakeArtifact
+    live: LiveRun
     cluster: Cluster | None = None
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    on_stage: Callable[[], None] = lambda: None
+    """Called when a stage begins or has ended."""
 
     def stage(self, name: str, *parents: Output) -> Output:
         """Make the artifact of a stage, or find it; what is missing and not needed is passed
@@ -80,8 +84,16 @@ class Run:
             say(f"{name} {step.node.key}: {step.why}{cost}")
         given = {p.stage: p.artifact for p in parents if p.artifact is not None}
         progress = Progress(name, with_clock=step.runs and not STAGES[name].shows_progress)
-        runner = make_runner(self.config.runner, self.config.workers, progress, self.cluster)
+
+        def note_parts(finished: int, total: int) -> None:
+            progress(finished, total)
+            self.live.note_parts(finished, total)
+
+        runner = make_runner(self.config.runner, self.config.workers, note_parts, self.cluster)
         started_at, began = now(), time.perf_counter()
+        if step.runs:
+            self.live.note_stage(name, step.node.key)
+            self.on_stage()
         try:
             artifact, made = self.make(
                 self.store, step, given, self.config.stages[name], runner, say
@@ -95,6 +107,8 @@ class Run:
         if made:
             say(f"{name} {step.node.key}: done in {artifact.record['elapsed_s']:.1f} s")
         self.tracker.stage_done(step.node, artifact, given, made)
+        if made:
+            self.on_stage()
         return Output(name, artifact)
 
     def _rebuilding(self, step: Step) -> str:
@@ -163,21 +177,37 @@ def open_run(
     overrides: Sequence[str],
     make: MakeArtifact,
     cluster: AbstractContextManager[Cluster | None] | None = None,
+    live: LiveRun | None = None,
 ) -> Iterator[Run]:
-    """Plan a run and keep its record and its tracking in step with how it ends."""
-    given = config
-    with alone_in_chain(given):
-        config, link = follow_chain(given)
-        store, plan = decide(config, target)
-        record = new_record(flow, plan, overrides, link)
-        write_record(store, record)
-    tracker = make_tracker(config.tracking, config.state, record, given.resolved())
-    record.mlflow_run_id = tracker.run_id
-    run = Run(config, store, plan, record, tracker, make)
+    """Plan a run and keep its record and its tracking in step with how it ends.
+
+    live: what this process has announced of the run; announced here where that is None.
+    """
+    with nullcontext(live) if live else announced(flow, overrides, config) as live:
+        given = config
+        with alone_in_chain(given):
+            config, link = follow_chain(given)
+            store, plan = decide(config, target)
+            record = new_record(flow, plan, overrides, link)
+            if live.flow_run_id is not None:
+                record.process |= {"prefect_flow_run_id": live.flow_run_id}
+            write_record(store, record)
+        live.note_record(record.run_id)
+        tracker = make_tracker(config.tracking, config.state, record, given.resolved())
+        record.mlflow_run_id = tracker.run_id
+        run = Run(config, store, plan, record, tracker, make, live)
+        with _kept(run, cluster):
+            yield run
+
+
+@contextmanager
+def _kept(run: Run, cluster: AbstractContextManager[Cluster | None] | None) -> Iterator[None]:
+    """Write how a run ends, whatever that is."""
+    record, tracker = run.record, run.tracker
     outcome = "failed"
     try:
         with cluster or nullcontext() as run.cluster:
-            yield run
+            yield
         outcome = "completed"
     except BaseException as error:
         outcome = "interrupted" if isinstance(error, STOPS) else "failed"
@@ -185,11 +215,11 @@ def open_run(
         raise
     finally:
         record.outcome, record.finished_at = outcome, now()
-        write_record(store, record)
+        write_record(run.store, record)
         tracker.finish(outcome, headline(run.artifacts), run.report, record.error)
         if tracker.run_id != record.mlflow_run_id:
             record.mlflow_run_id = tracker.run_id
-            write_record(store, record)
+            write_record(run.store, record)
 
 
 def summarize(run: Run) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from tasks.report.config import ReportConfig
 from tasks.runtime.graph import STAGES
 from tasks.runtime.stage import StageConfigs
 from tasks.scores.config import ScoresConfig
+from tasks.serving.config import ServeConfig
 from tasks.shards.config import ShardsConfig
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.training.config import TrainStageConfig
@@ -70,6 +71,7 @@ class RunConfig:
     memory: MemoryConfig
     evaluate: EvaluateConfig
     generate: GenerateConfig
+    serve: ServeConfig
     bench: BenchConfig
     report: ReportConfig
     tracking: TrackingConfig

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import httpx
-from prefect import Flow, get_run_logger
+from prefect import Flow, get_run_logger, tags
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.states import Cancelled, Completed, Failed, State
+from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
 from flows.compose import compose
+from flows.flow_run_page import api_in_use, leave_if_paused, watched
+from flows.live_runs import LiveRun, announced
 from flows.run import Run, describe, open_run, summarize
+from flows.run_config import RunConfig
+from flows.services.local import STATE_VARIABLE, WORKER_VARIABLE, server_name
+from flows.services.prefect_api import TAG
 from flows.services.registry import ServiceError
 from flows.stops import STOPS, Terminated
 from llm_core.config import ConfigError
 from llm_core.printing import get_logger, publishable
+from llm_core.process import terminate_with_parent
 from llm_core.secrets import mask_secrets
 from tasks.runtime.prefect_tasks import ClusterExecutor, make_artifact_in_task
 from tasks.runtime.stage import StageFailure
@@ -27,6 +35,8 @@ from tasks.runtime.stage import StageFailure
 # masked overrides, and looks up in here what they stand for. Parameters of a deployment are what
 # was typed into Prefect, and stay that.
 _WITHHELD: dict[str, str] = {}
+# Likewise, what this process has announced of the run that it is about to start as a flow run.
+_ANNOUNCED: list[LiveRun] = []
 
 
 def withhold(overrides: Sequence[str]) -> list[str]:
@@ -54,21 +64,25 @@ def run_flow(
     for prefect_logger in ("prefect.flow_runs", "prefect.task_runs"):
         get_logger(prefect_logger)
     try:
+        _end_with_worker()
         overrides = reveal(overrides)
         config = compose(overrides)
         cluster = None
         if config.runner in ("ray", "dask"):
             cluster = ClusterExecutor(config.runner, config.runner_address, config.workers)
-        with open_run(name, target, config, overrides, make_artifact_in_task, cluster) as run:
-            run.record.process |= {"prefect_flow_run_id": str(flow_run.id)}
-            with _our_termination():
+        with _announced(name, overrides, config) as live:
+            live.note_flow_run(server_name(_state(config), api_in_use().url), str(flow_run.id))
+            made = open_run(name, target, config, overrides, make_artifact_in_task, cluster, live)
+            with made as run, watched(run), _our_termination():
                 stages(run)
     except (ConfigError, StageFailure) as error:
         return Failed(message=publishable(error), data=error)
     except (*STOPS, TerminationSignal) as error:
-        return Cancelled(
-            message=publishable(error) or "interrupted; the next run resumes here", data=error
-        )
+        leave_if_paused()
+        message = publishable(error) or "interrupted; the next run resumes here"
+        if _worker_has_died():
+            return Crashed(message=f"its worker has ended: {message}", data=error)
+        return Cancelled(message=message, data=error)
     description = describe(run)
     # To Prefect's own log: a command line shows the description itself.
     get_run_logger().info(description)
@@ -77,17 +91,18 @@ def run_flow(
 
 
 def run_in_foreground(
-    flow: Flow[..., Any], overrides: Sequence[str], url: str
+    flow: Flow[..., Any], overrides: Sequence[str], url: str, live: LiveRun
 ) -> tuple[dict[str, Any], str]:
     """Summary and description of a flow run in this process. Raises what the run raised.
 
-    url: of the Prefect server in use.
+    url: of the Prefect server in use. live: what this process has announced.
     """
+    _ANNOUNCED[:] = [live]
     with _our_termination():
         try:
             # A flow run ends by waiting a second for its heartbeat; nobody watches over a run in
             # the foreground.
-            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), tags(TAG):
                 state = flow(overrides=withhold(overrides), return_state=True)
         except httpx.TransportError as error:
             raise ServiceError(
@@ -100,6 +115,32 @@ def run_in_foreground(
     if state.is_cancelled():
         raise Terminated(state.message or "cancelled")
     return result["summary"], result["description"]
+
+
+def _announced(
+    name: str, overrides: Sequence[str], config: RunConfig
+) -> AbstractContextManager[LiveRun]:
+    """What this process has announced of the run; a worker's flow run does it here."""
+    if _ANNOUNCED:
+        return nullcontext(_ANNOUNCED.pop())
+    return announced(name, overrides, config, _state(config))
+
+
+def _state(config: RunConfig) -> Path:
+    """The state folder of the worker that runs this; overrides of the run may name another."""
+    return Path(os.environ.get(STATE_VARIABLE, config.state))
+
+
+def _end_with_worker() -> None:
+    """Let a flow run of the local worker stop, and save, when its worker dies: nobody would read
+    what it prints, and nobody could cancel it."""
+    if worker := os.environ.get(WORKER_VARIABLE):
+        terminate_with_parent(int(worker))
+
+
+def _worker_has_died() -> bool:
+    worker = os.environ.get(WORKER_VARIABLE)
+    return worker is not None and os.getppid() != int(worker)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ COMMANDS = sorted({*fenced_commands(PAGES), *inline_commands(PAGES), *inline_com
 def check_textmill(name: str, arguments: list[str]) -> None:
     """Raises ConfigError for a flow, command, switch or override that is not there."""
     assert name in {*FLOWS, *NAMED}, name
-    if name == "plan" and arguments and "=" not in arguments[0]:
+    if name in ("plan", "submit", "schedule") and arguments and "=" not in arguments[0]:
         assert arguments.pop(0) in FLOWS
     if name == "generate" and arguments:
         assert " " in arguments.pop(0), "a prompt"
@@ -55,7 +55,8 @@ def check_textmill(name: str, arguments: list[str]) -> None:
     command = cli.textmill.get_command(click.Context(cli.textmill), name)
     assert command is not None
     given = command.make_context(name, arguments).params
-    overrides = [word for word in given["words"] if name != "gc" or not word.startswith("keep=")]
+    own = {"gc": "keep=", "generate": "folder=", "serve": "folder="}.get(name)
+    overrides = [word for word in given["words"] if own is None or not word.startswith(own)]
     if name in ("help", "completion"):
         return
     for point in sweep_points(overrides) if given.get("multirun") else [overrides]:

@@ -1,11 +1,14 @@
-"""What finished artifacts are for: text from a trained model, token shards for other engines, and
-min-hash signatures exchanged with datasketch."""
+"""What finished artifacts are for: text from a trained model, a server of it, token shards for
+other engines, and min-hash signatures exchanged with datasketch."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+import click
 
 from flows.commands.command import command
 from flows.compose import RunConfig, compose
@@ -19,10 +22,10 @@ from tasks.runtime.artifact import Artifact
 
 @command("PROMPT|- [OVERRIDES]... | [OVERRIDES]... -- PROMPT", free_words=True)
 def generate(words: Sequence[str]) -> int:
-    """Text that the trained model writes after a prompt."""
+    """Text that a model writes after a prompt: the trained one, or that of folder=DIR, a Hugging
+    Face model."""
     prompt, overrides = read_prompt(list(words))
-    config = compose(overrides)
-    model, tokenizer = _finished(config, ("train", "tokenizer"), "no model is trained", "train")
+    config, folder, _ = _model_of(overrides)
     from tasks.evaluation.generate import generate_text
 
     def show_piece(piece: str) -> None:
@@ -30,9 +33,7 @@ def generate(words: Sequence[str]) -> int:
 
     settings = config.generate
     sampling, limit = settings.sampling(), settings.max_new_tokens
-    answer = generate_text(
-        model.path / "model", tokenizer.path, prompt, sampling, limit, show_piece, settings.device
-    )
+    answer = generate_text(folder, folder, prompt, sampling, limit, show_piece, settings.device)
     show()
     if answer.reached_max_seq_len:
         say(
@@ -40,6 +41,45 @@ def generate(words: Sequence[str]) -> int:
             " tokens: the model's max_seq_len is full; a shorter prompt leaves more room"
         )
     return 0
+
+
+_KEY_FILE = click.Option(
+    ["--api-key-file"], metavar="FILE", help="Ask clients for the key in FILE (serve.api_key_file)."
+)
+
+
+@command(options=[_KEY_FILE])
+def serve(words: Sequence[str], api_key_file: str | None) -> int:
+    """Answer OpenAI's requests, and show a page to chat in, with the trained model or that of
+    folder=DIR, a Hugging Face model. Stops on Ctrl-C or SIGTERM, once running answers are
+    written."""
+    if api_key_file is not None:
+        quoted = api_key_file.replace("\\", "\\\\").replace("'", "\\'")
+        words = [*words, f"serve.api_key_file='{quoted}'"]
+    config, folder, name = _model_of(words)
+    from tasks.serving.server import serve_folder
+
+    serve_folder(folder, name, config.serve, config.generate)
+    return 0
+
+
+def _model_of(words: Sequence[str]) -> tuple[RunConfig, Path, str]:
+    """(settings, folder of a model, its name): the folder that `folder=` names, else that of the
+    run."""
+    folders = [word.partition("=")[2] for word in words if word.startswith(_FOLDER)]
+    config = compose([word for word in words if not word.startswith(_FOLDER)])
+    if len(folders) > 1:
+        raise ConfigError(f"folder is given {len(folders)} times; name one")
+    if folders:
+        folder = local_path(folders[0], "folder")
+        if not folder.is_dir():
+            raise ConfigError(f"folder ({folder}) is not a folder; name that of a model")
+        return config, folder, folder.resolve().name
+    (model,) = _finished(config, ("train",), "no model is trained", "train")
+    return config, model.path / "model", f"textmill-{model.key[:8]}"
+
+
+_FOLDER = "folder="
 
 
 def read_prompt(arguments: list[str]) -> tuple[str, list[str]]:
@@ -63,7 +103,7 @@ def read_prompt(arguments: list[str]) -> tuple[str, list[str]]:
         return _read_stdin(), overrides
     name, is_override, _ = prompt.partition("=")
     if prompt.startswith("-") or (
-        is_override and name.split(".")[0] in {*groups(), *RunConfig.__dataclass_fields__}
+        is_override and name.split(".")[0] in {*groups(), *RunConfig.__dataclass_fields__, "folder"}
     ):
         raise ConfigError(
             f"generate needs a prompt, and {prompt!r} looks like a setting; such a prompt goes"

@@ -18,8 +18,11 @@ from flows.commands.table import FLOWS
 from flows.compose import RunConfig, compose
 from flows.console import say, table
 from flows.launch import split_hydra, sweep_points
+from flows.live_runs import LiveRun, announced
 from flows.run import decide, describe, open_run, summarize
-from flows.services.local import ensure_server, use_environment
+from flows.services.dead_runs import Server, settle
+from flows.services.local import ensure_server, server_name, use_environment
+from flows.services.prefect_api import PrefectApi
 from flows.stops import sigterm_raises
 from flows.sweeps import run_sweep
 from llm_core.config import ConfigError, nearest
@@ -90,32 +93,41 @@ def run_point(name: str, overrides: Sequence[str]) -> int:
     decide(config, FLOWS[name].target)  # a plan that cannot be, before anything slow is done for it
     use_environment(config.state)
     how = _run_here if config.orchestrator == "none" else _run_under_prefect
-    summary, description = how(name, overrides, config)
+    with announced(FLOWS[name].flow, overrides, config) as live:
+        summary, description = how(name, overrides, config, live)
     show(description)
     show(json.dumps(summary), flush=True)
     return 0
 
 
-def _run_here(name: str, overrides: Sequence[str], config: RunConfig) -> tuple[dict[str, Any], str]:
-    from flows.pipeline import stages
+def _run_here(
+    name: str, overrides: Sequence[str], config: RunConfig, live: LiveRun
+) -> tuple[dict[str, Any], str]:
+    from flows.stages import stages
     from tasks.runtime.execute import make_artifact
 
-    flow, target, _ = FLOWS[name]
-    with sigterm_raises(), open_run(flow, target, config, overrides, make_artifact) as run:
+    for line in settle(config.state, None):
+        say(line)
+    entry = FLOWS[name]
+    made = open_run(entry.flow, entry.target, config, overrides, make_artifact, live=live)
+    with sigterm_raises(), made as run:
         stages(run)
     return summarize(run), describe(run)
 
 
 def _run_under_prefect(
-    name: str, overrides: Sequence[str], config: RunConfig
+    name: str, overrides: Sequence[str], config: RunConfig, live: LiveRun
 ) -> tuple[dict[str, Any], str]:
     url = ensure_server(config.state, say)
+    if (api := PrefectApi.configured()) is not None:
+        for line in settle(config.state, Server(api, server_name(config.state, api.url))):
+            say(line)
     # Prefect's own lines go to its UI; here they would bury ours. Before Prefect is imported.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     from flows import pipeline
     from flows.under_prefect import run_in_foreground
 
-    return run_in_foreground(getattr(pipeline, FLOWS[name].flow), overrides, url)
+    return run_in_foreground(getattr(pipeline, FLOWS[name].flow), overrides, url, live)
 
 
 @command("[FLOW] [OVERRIDES]...")

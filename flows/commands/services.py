@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from flows.commands.command import command
 from flows.compose import compose
 from flows.console import say
-from flows.services import local
+from flows.services import environments, local
 from flows.services.access import auth_file
 from flows.tracking.mlflow_log import MlflowLog
 from llm_core.printing import printable_line, show
@@ -39,7 +39,11 @@ def env(words: Sequence[str]) -> int:
     state = compose(words).state
     url, configured = local.server_url(state), local.configured_server(state)
     ours = url and not configured
-    lines = local.client_environment(state, url or "") if ours else local.environment(state)
+    lines = (
+        environments.client_environment(state, url or "")
+        if ours
+        else environments.environment(state)
+    )
     for name, value in lines.items():
         show(f"export {name}={_quote(value)}")
     if configured:

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 
 class FlowEntry(NamedTuple):
-    """A flow of `flows.pipeline`, and the stage up to which it runs."""
+    """A flow of `flows.pipeline`, the stage up to which it runs, and its deployment in
+    prefect.yaml."""
 
     flow: str
     target: str
     summary: str
+    deployment: str
 
 
 class Entry(NamedTuple):
@@ -24,14 +26,23 @@ class Entry(NamedTuple):
 
 
 FLOWS = {
-    "run": FlowEntry("pipeline", "report", "everything, from raw text to the report"),
-    "refresh": FlowEntry("refresh", "shards", "the data half: new input to token shards"),
-    "train": FlowEntry("train", "train", "a trained model, with the data it still needs"),
-    "tokenizer": FlowEntry(
-        "tokenizer", "tokenizer", "a tokenizer, trained and measured; -m compares several"
+    "run": FlowEntry("pipeline", "report", "everything, from raw text to the report", "local"),
+    "refresh": FlowEntry(
+        "refresh", "shards", "the data half: new input to token shards", "nightly"
     ),
-    "evaluate": FlowEntry("evaluate", "evaluate", "quality of the trained model"),
-    "bench": FlowEntry("bench", "bench", "speed of the trained model on this machine"),
+    "train": FlowEntry(
+        "train", "train", "a trained model, with the data it still needs", "local-train"
+    ),
+    "tokenizer": FlowEntry(
+        "tokenizer",
+        "tokenizer",
+        "a tokenizer, trained and measured; -m compares several",
+        "local-tokenizer",
+    ),
+    "evaluate": FlowEntry("evaluate", "evaluate", "quality of the trained model", "local-evaluate"),
+    "bench": FlowEntry(
+        "bench", "bench", "speed of the trained model on this machine", "local-bench"
+    ),
 }
 
 COMMANDS = {
@@ -40,8 +51,14 @@ COMMANDS = {
     "hits": Entry("questions", "evaluation items in documents, with the text of both"),
     "replay": Entry("questions", "what other quality rules would keep"),
     "generate": Entry("models", "text after a prompt"),
+    "serve": Entry("models", "a model over HTTP in OpenAI's form, with a page to chat in"),
     "export-shards": Entry("models", "token shards for other engines"),
     "exchange-signatures": Entry("models", "min-hashes to datasketch, and matches of its own"),
+    "status": Entry(
+        "queue", "runs that are live, queued or dead, how far they are, what comes next"
+    ),
+    "submit": Entry("queue", "check a run and queue it for the worker: textmill submit refresh …"),
+    "schedule": Entry("queue", "run a flow every night, with overrides of its own; list schedules"),
     "up": Entry("services", "start a local Prefect server and worker, and leave them running"),
     "down": Entry("services", "stop what up and ui started"),
     "env": Entry("services", 'for plain prefect and mlflow commands: eval "$(textmill env)"'),

@@ -234,7 +234,7 @@ def _named(config: RunConfig, overrides: Sequence[str]) -> dict[str, str]:
 
 
 def _rebuild(stage: str, config: RunConfig, overrides: Sequence[str]) -> None:
-    from flows.pipeline import stages
+    from flows.stages import stages
     from tasks.runtime.execute import make_artifact
 
     config = replace(

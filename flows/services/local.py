@@ -24,8 +24,17 @@ from flows.services.access import (
     is_guarded,
     make_auth_string,
     make_private,
-    own_origins,
 )
+from flows.services.dead_runs import LOCAL, Server, free_slots, settle, settle_taken
+from flows.services.environments import (
+    client_environment,
+    environment,
+    mlflow_environment,
+    server_environment,
+    worker_environment,
+)
+from flows.services.late_runs import cancel_superseded
+from flows.services.prefect_api import PrefectApi, Unreachable
 from flows.services.processes import (
     descendants,
     free_port,
@@ -33,48 +42,22 @@ from flows.services.processes import (
     stop,
 )
 from flows.services.registry import Registry, ServiceError
-from flows.tracking import mlflow_log
-from flows.tracking import runs as tracking
+from llm_core.printing import note
+from llm_core.secrets import mask_secrets
 from llm_core.training.config import GRACE_S
 from tasks.runtime.code import ROOT
-from tasks.runtime.environment import CONNECTION, may_be_secret, minimal_environment
 
 POOL = "textmill"
 
-OF_OTHER_SERVERS = ("PREFECT_API_KEY", "PREFECT_CLIENT_CUSTOM_HEADERS", "PREFECT_CLOUD_")
-"""Settings by which a client is known to servers elsewhere."""
+WORKER_VARIABLE, STATE_VARIABLE = "TEXTMILL_WORKER_PID", "TEXTMILL_WORKER_STATE"
+"""Environment variables that tell a flow run which process must be there for it to go on, and in
+which state folder that looks for it."""
 
+PORT_S = 10.0
+"""Time in which the port of a server that died becomes free."""
 FLOW_GRACE_S = GRACE_S + 30.0
 """Time a flow run has to save its state before `down` kills it: what a training has by default, and
 some for the flow itself."""
-
-
-def environment(state: Path) -> dict[str, str]:
-    """What every process that talks to Prefect or MLflow needs, except the server's address."""
-    home = state.resolve() / "prefect"
-    return {
-        "PREFECT_HOME": str(home),
-        "PREFECT_UI_STATIC_DIRECTORY": str(home / "ui"),
-        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
-        "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,tasks",
-        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        "PREFECT_WORKER_QUERY_SECONDS": "2",
-        **mlflow_log.ENVIRONMENT,
-        "MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI") or tracking.default_uri(state),
-        # Seven more processes and two gigabytes, for jobs that nothing here submits.
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    }
-
-
-def client_environment(state: Path, url: str) -> dict[str, str]:
-    """The same for the local server, with its address and password."""
-    return {
-        **environment(state),
-        "PREFECT_API_URL": url,
-        "PREFECT_API_AUTH_STRING": auth_string(state),
-    }
 
 
 def use_environment(state: Path) -> None:
@@ -126,26 +109,36 @@ def up(state: Path, say: Callable[[str], None]) -> str:
     make_private(state)
     with Registry.open(state) as services:
         url = _server(services, say)
-        env = _worker_environment(state, url)
+        env = worker_environment(state, url)
         made = answers(f"{url}/deployments/name/pipeline/local", auth_string(state))
         if services.get("deployed") != _deployment_digest(url) or not made:
             _deploy(state, env, say)
             services.set("deployed", _deployment_digest(url))
+        if services.alive("worker") and services.get("worker").get("server", url) != url:
+            say("the Prefect server has another port now; starting its worker anew")
+            everything = descendants([services.get("worker")["pid"]])
+            for pids, grace_s in ((everything[1:], FLOW_GRACE_S), (everything[:1], 10.0)):
+                stop(pids, grace_s)
+            services.drop("worker")
         if not services.alive("worker"):
-            command = [
-                "worker",
-                "start",
-                "--pool",
-                POOL,
-                "--type",
-                "process",
-                "--name",
-                "local",
-                "--install-policy",
-                "never",
-            ]
-            services.start("worker", [sys.executable, "-m", "prefect", *command], env)
+            _settle(state, url, say)
+            command = [sys.executable, "-m", "flows.services.worker", POOL, str(state.resolve())]
+            services.start("worker", command, env)
+            services.set("worker", {**services.get("worker"), "server": url})
     return url
+
+
+def _settle(state: Path, url: str, say: Callable[[str], None]) -> None:
+    """Before a worker takes runs: settle those that died with the last one, and leave one of
+    several late nights."""
+    api = PrefectApi.local(state, url)
+    try:
+        dead = (*settle(state, Server(api)), *settle_taken(state, api, None))
+        for line in (*dead, *cancel_superseded(api)):
+            say(line)
+        free_slots(api)
+    except Unreachable as error:
+        raise ServiceError(f"the Prefect server at {url} does not answer ({error})") from error
 
 
 def down(state: Path) -> list[str]:
@@ -162,20 +155,22 @@ def down(state: Path) -> list[str]:
             stop(everything[1:], FLOW_GRACE_S)
         stop(descendants(roots.values()), 10.0)
         for name in ("worker", "server", "mlflow"):
+            services.clear(name)
             services.drop(name)
     return running
 
 
 def server_url(state: Path) -> str | None:
     """The API of the local server, where it is running."""
-    if not (state / "services.json").exists():
+    services = Registry(state)
+    if not services.alive("server"):
         return None
-    with Registry.open(state) as services:
-        return (
-            f"http://127.0.0.1:{services.get('server')['port']}/api"
-            if services.alive("server")
-            else None
-        )
+    return f"http://127.0.0.1:{services.port('server')}/api"
+
+
+def server_name(state: Path, url: str) -> str:
+    """A Prefect server, as runs announce it."""
+    return LOCAL if _is_local(url, state) else mask_secrets(url)
 
 
 def mlflow_ui(state: Path) -> str:
@@ -186,11 +181,12 @@ def mlflow_ui(state: Path) -> str:
     make_private(state)
     with Registry.open(state) as services:
         if not services.alive("mlflow"):
+            services.clear("mlflow")
             port = free_port(services.port("mlflow"))
             (state.resolve() / "mlflow").mkdir(exist_ok=True)
             command = [sys.executable, "-m", "mlflow", "ui", "--workers", "1"]
             command += ["--host", "127.0.0.1", "--port", str(port)]
-            services.start("mlflow", command, _mlflow_environment(state, configured), port)
+            services.start("mlflow", command, mlflow_environment(state, configured), port)
             services.wait("mlflow", f"http://127.0.0.1:{port}/health")
         return f"http://127.0.0.1:{services.get('mlflow')['port']}"
 
@@ -207,7 +203,9 @@ def _server(services: Registry, say: Callable[[str], None]) -> str:
         _stop_without_password(services, say)
     if services.alive("server"):
         stop(descendants([services.get("server")["pid"]]), 10.0)
-    port = free_port(port)
+    services.clear("server")
+    # The worker and its runs know the server by its port.
+    port = free_port(port, PORT_S if services.alive("worker") else 0.0)
     url = f"http://127.0.0.1:{port}/api"
     say(
         f"starting a Prefect server at {url.removesuffix('/api')}; it is left running, `textmill"
@@ -216,54 +214,11 @@ def _server(services: Registry, say: Callable[[str], None]) -> str:
     services.start(
         "server",
         [sys.executable, "-m", "flows.services.prefect_server", str(port)],
-        _server_environment(services, port),
+        server_environment(services.state, port),
         port,
     )
     services.wait("server", f"{url}/health")
     return url
-
-
-def _server_environment(services: Registry, port: int) -> dict[str, str]:
-    """What a server needs: settings of Prefect, and no secret but its own."""
-    settings = {**os.environ, **client_environment(services.state, f"http://127.0.0.1:{port}/api")}
-    return {
-        **minimal_environment(settings=CONNECTION),
-        **{
-            name: value
-            for name, value in settings.items()
-            if name.startswith("PREFECT_") and not name.startswith(OF_OTHER_SERVERS)
-        },
-        "DO_NOT_TRACK": settings["DO_NOT_TRACK"],
-        "PREFECT_SERVER_API_AUTH_STRING": auth_string(services.state),
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-    }
-
-
-def _worker_environment(state: Path, url: str) -> dict[str, str]:
-    """What a worker needs: everything that its flow runs may read, credentials of remote sources
-    among it, and no secret of a server."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(OF_OTHER_SERVERS)
-        and not (name.startswith("PREFECT_SERVER_") and may_be_secret(name, value))
-    }
-    return {**kept, **client_environment(state, url)}
-
-
-def _mlflow_environment(state: Path, database: str) -> dict[str, str]:
-    """What the MLflow UI needs: its settings, and the database with its password."""
-    return {
-        **minimal_environment(settings=("MLFLOW_", *CONNECTION)),
-        **{
-            name: value
-            for name, value in environment(state).items()
-            if not name.startswith("PREFECT_")
-        },
-        # Not in the command line, which everybody on this machine can read.
-        "MLFLOW_BACKEND_STORE_URI": database,
-    }
 
 
 def _stop_without_password(services: Registry, say: Callable[[str], None]) -> None:
@@ -324,3 +279,7 @@ def _deployment_digest(url: str) -> str:
     return hashlib.blake2b(
         (ROOT / "prefect.yaml").read_bytes() + f"{ROOT}{url}".encode(), digest_size=8
     ).hexdigest()
+
+
+if __name__ == "__main__":
+    up(Path(sys.argv[1]), note)

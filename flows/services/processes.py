@@ -1,21 +1,23 @@
 """Processes that outlive the command that started them: start, recognise, stop.
 
-A process is known by id and start time, since ids are used again. Detached processes lead sessions
-of their own and get the default SIGINT: a worker that inherits an ignored one cannot be stopped by
-SIGTERM.
+A process is known by id and start time, since ids are used again, and to others by its host and
+the boot of it too. Detached processes lead sessions of their own and get the default SIGINT: a
+worker that inherits an ignored one cannot be stopped by SIGTERM.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
+import random
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 def start_time(pid: int) -> str | None:
@@ -38,6 +40,32 @@ def start_time(pid: int) -> str | None:
 
 def is_running(pid: int, started: str | None) -> bool:
     return started is not None and start_time(pid) == started
+
+
+def own_identity() -> dict[str, Any]:
+    """What tells this process from every other one, on any host: `host`, `boot`, `pid`,
+    `started`."""
+    own = os.getpid()
+    return {"host": platform.node(), "boot": boot_id(), "pid": own, "started": start_time(own)}
+
+
+def may_be_alive(identity: Mapping[str, Any]) -> bool:
+    """Whether a process may be there still, by its identity; one on another host cannot be
+    asked."""
+    if identity.get("host") != platform.node():
+        return True
+    boot = identity.get("boot")
+    if boot is not None and boot != boot_id():
+        return False
+    return is_running(int(identity["pid"]), identity["started"])
+
+
+def boot_id() -> str | None:
+    """What names the time since this host was started; None where the system has no such name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except FileNotFoundError:
+        return None
 
 
 def open_private(path: Path) -> IO[bytes]:
@@ -86,6 +114,14 @@ def descendants(pids: Iterable[int]) -> list[int]:
     return found
 
 
+def left_behind(leader: int) -> list[int]:
+    """What is left of the session of a process that has died. Its id is given to no other process
+    before the last of them ends."""
+    if start_time(leader) is not None:
+        return []
+    return [pid for pid, (_, session) in _process_table().items() if session == leader]
+
+
 def stop(pids: Iterable[int], grace_s: float) -> None:
     """SIGTERM, and SIGKILL for what is still there after `grace_s`."""
     alive = {pid: started for pid in pids if (started := start_time(pid))}
@@ -100,19 +136,37 @@ def stop(pids: Iterable[int], grace_s: float) -> None:
             time.sleep(0.05 if alive else 0)
 
 
-def free_port(preferred: int | None = None) -> int:
-    """`preferred` where nothing listens on it, else a port the system chooses."""
-    for port in (preferred, 0):
-        if port is None:
-            continue
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
+def free_port(preferred: int | None = None, patience_s: float = 0.0) -> int:
+    """`preferred` where nothing listens on it within `patience_s`, else another one.
+
+    Not one that the system gives to clients: such a port may be taken for a moment by anybody who
+    connects to anything, and a server that is started again would not get it back.
+    """
+    until = time.monotonic() + patience_s
+    while preferred is not None and not _is_free(preferred):
+        if time.monotonic() > until:
+            preferred = None
+        time.sleep(0.1 if patience_s else 0)
+    if preferred is not None:
+        return preferred
+    for port in random.sample(OWN_PORTS, 100):
+        if _is_free(port):
+            return port
     raise OSError("no free port on 127.0.0.1")
+
+
+OWN_PORTS = range(20000, 30000)
+"""Below those that Linux and macOS give to clients."""
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _default_signals() -> None:

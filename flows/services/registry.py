@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.services.access import answers
-from flows.services.processes import is_running, start_detached, start_time
+from flows.services.processes import (
+    is_running,
+    left_behind,
+    start_detached,
+    start_time,
+    stop,
+)
 from llm_core.locks import open_lock
 from tasks.runtime.artifact import write_json
 from tasks.runtime.code import ROOT
@@ -69,6 +75,12 @@ class Registry:
     def alive(self, name: str) -> bool:
         entry = self._known.get(name) or {}
         return "pid" in entry and is_running(entry["pid"], entry["started"])
+
+    def clear(self, name: str) -> None:
+        """Stop what a process that died has left behind, such as children that hold its port."""
+        entry = self._known.get(name) or {}
+        if "pid" in entry and not self.alive(name):
+            stop(left_behind(entry["pid"]), 5.0)
 
     def log(self, name: str) -> Path:
         return self.state / "logs" / f"{name}.log"

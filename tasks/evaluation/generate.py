@@ -9,13 +9,13 @@ told in pieces or returned. It is not scrubbed here: whoever stores or shows it 
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_core.config import ConfigError
+from tasks.tokenizer.text_stream import TextStream
 
 if TYPE_CHECKING:
     from llm_core.infer.sampling import SamplingParams
@@ -30,23 +30,6 @@ class Answer:
     text: str
     num_tokens: int
     reached_max_seq_len: bool
-
-
-class TextStream:
-    """Text of ids as they come, continuing the ids before them.
-
-    Bytes that are not UTF-8 become U+FFFD; those that a further token may complete are held back.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.add(before)
-
-    def add(self, ids: Iterable[int]) -> str:
-        # A model may have more ids than its tokenizer, to pad the vocabulary; they have no text.
-        known = [id for id in ids if id < self._tokenizer.vocab_size]
-        return self._decoder.decode(self._tokenizer.decode_bytes(known))
 
 
 def generate_text(

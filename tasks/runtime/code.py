@@ -59,9 +59,17 @@ class Source(NamedTuple):
     imports: dict[str, list[str]]
 
 
-def code_digest(modules: Iterable[str], data_files: Iterable[str] = (), root: Path = ROOT) -> str:
-    """Digest of every definition that `modules` reach, and of the data files they read."""
-    reached = reached_definitions(modules, root)
+def code_digest(
+    modules: Iterable[str],
+    data_files: Iterable[str] = (),
+    root: Path = ROOT,
+    sources: Sources | None = None,
+) -> str:
+    """Digest of every definition that `modules` reach, and of the data files they read.
+
+    sources: of the root, for a caller who asks about several stages at once.
+    """
+    reached = reached_definitions(modules, root, sources)
     digests = sorted({definition.digest for found in reached.values() for definition in found})
     digests += sorted(line for name in data_files for line in _file_digests(root / name))
     return hashlib.blake2b("\n".join(digests).encode(), digest_size=8).hexdigest()
@@ -78,13 +86,13 @@ def _file_digests(place: Path) -> Iterator[str]:
 
 
 def reached_definitions(
-    modules: Iterable[str], root: Path = ROOT
+    modules: Iterable[str], root: Path = ROOT, sources: Sources | None = None
 ) -> dict[tuple[str, str], list[Definition]]:
     """(module, name) → definition, of all that code in `modules` can run."""
     reached: dict[tuple[str, str], list[Definition]] = {}
     entered: set[str] = set()
     pending = [Target(module, None) for module in modules]
-    sources = _Sources(root)
+    sources = sources or Sources(root)
     while pending:
         module, name = pending.pop()
         source = sources.of(module)
@@ -100,19 +108,14 @@ def reached_definitions(
             continue
         if (module, name) in reached:
             continue
-        found = source.definitions.get(name, [])
-        if not found and name in source.imports:
-            pending += _targets(source.imports[name], sources)
-        reached[module, name] = found
-        for definition in found:
-            for used in definition.names:
-                pending += _uses(used, module, source, definition, sources)
+        reached[module, name], targets = sources.behind(module, name)
+        pending += targets
     sources.keep()
     return {place: found for place, found in reached.items() if found}
 
 
 def _uses(
-    used: str, module: str, source: Source, definition: Definition, sources: _Sources
+    used: str, module: str, source: Source, definition: Definition, sources: Sources
 ) -> Iterator[Target]:
     """What a loaded name, or `name.attribute`, stands for."""
     first, _, attribute = used.partition(".")
@@ -123,19 +126,20 @@ def _uses(
             yield target._replace(name=attribute or None) if target.name is None else target
 
 
-def _targets(imported: list[str], sources: _Sources) -> Iterator[Target]:
+def _targets(imported: list[str], sources: Sources) -> Iterator[Target]:
     if len(imported) == 2 and sources.of(".".join(imported)) is None:
         yield Target(imported[0], imported[1])
     elif imported:
         yield Target(".".join(imported), None)
 
 
-class _Sources:
-    """The modules below a root, read when they are asked for."""
+class Sources:
+    """The modules below a root, read when they are asked for, once each."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._read: dict[str, Source | None] = {}
+        self._behind: dict[tuple[str, str], tuple[list[Definition], list[Target]]] = {}
         self._file = cache_folder("code") / f"definitions-{TABLE_VERSION}.json"
         self._num_known = len(_tables(self._file))
 
@@ -146,6 +150,21 @@ class _Sources:
                 None if path is None else _source(module, path, path.stat().st_mtime_ns, self._file)
             )
         return self._read[module]
+
+    def behind(self, module: str, name: str) -> tuple[list[Definition], list[Target]]:
+        """What a name of a module that is there is defined by, and what those definitions use."""
+        if (module, name) not in self._behind:
+            source = self.of(module)
+            assert source is not None
+            found = source.definitions.get(name, [])
+            targets: list[Target] = []
+            if not found and name in source.imports:
+                targets += _targets(source.imports[name], self)
+            for definition in found:
+                for used in definition.names:
+                    targets += _uses(used, module, source, definition, self)
+            self._behind[module, name] = found, list(dict.fromkeys(targets))
+        return self._behind[module, name]
 
     def keep(self) -> None:
         """Add to the cache what was read."""

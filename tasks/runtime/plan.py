@@ -13,12 +13,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llm_core.config import ConfigError, nearest
-from tasks.runtime.code import code_digest
+from tasks.runtime.code import ROOT, Sources, code_digest
 from tasks.runtime.graph import STAGES, ancestors, descendants
 from tasks.runtime.inputs import InputDigests
 from tasks.runtime.keys import BUILDING, digest, explain_change, key_config, library_versions
 from tasks.runtime.stage import StageConfigs
 from tasks.runtime.store import Node, Store, readable_identity
+
+INTERRUPTED = "interrupted"
+"""Why a stage runs whose unfinished work is there and in nobody's hands."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,15 @@ def make_nodes(
 ) -> dict[str, Node]:
     """The key of every stage up to `target`; measured stages carry the fingerprint `device`."""
     nodes: dict[str, Node] = {}
+    sources = Sources(ROOT)
     for name in ancestors(target):
         stage = STAGES[name]
         config = key_config(configs[name])
         own = {
             "stage": name,
-            "code": code_digest((stage.module, *stage.entry_points), stage.data_files),
+            "code": code_digest(
+                (stage.module, *stage.entry_points), stage.data_files, sources=sources
+            ),
             "libraries": library_versions(stage.libraries),
             "config": config,
         } | ({"device": device} if stage.measured else {})
@@ -149,10 +155,14 @@ def _why(store: Store, node: Node, to_be_read: bool) -> str:
         return "cached"
     if state != "missing":
         return state
+    begun = [INTERRUPTED] if store.is_interrupted(node.stage, node.key) else []
     earlier = store.artifacts(node.stage)
     if not earlier:
-        return BUILDING
-    return explain_change(earlier[0].record["identity"], readable_identity(node))
+        return begun[0] if begun else BUILDING
+    changed = explain_change(earlier[0].record["identity"], readable_identity(node))
+    if changed != BUILDING and not changed.startswith("after "):
+        changed += f" (against {earlier[0].key})"
+    return "; ".join([*begun, changed])
 
 
 def plan_rows(plan: Plan) -> list[tuple[str, str, str]]:

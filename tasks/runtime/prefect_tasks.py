@@ -25,6 +25,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Cancelled, Completed, Failed, State
 from prefect.task_runners import TaskRunner
+from prefect.utilities.annotations import opaque
 
 from llm_core.config import ConfigError
 from llm_core.printing import publishable
@@ -52,8 +53,10 @@ def make_artifact_in_task(
     def make() -> tuple[Artifact, bool]:
         return make_artifact(store, step, parents, config, runner, say)
 
-    # Parents are passed for their edges in the run graph only.
-    state = _stage_task.with_options(name=stage)(stage, key, dict(parents), make, return_state=True)
+    # Parents are passed for their edges in the run graph only. Opaque: Prefect would look through
+    # all that an artifact's record holds, for each stage that reads it.
+    edges = {name: opaque(parent) for name, parent in parents.items()}
+    state = _stage_task.with_options(name=stage)(stage, key, edges, make, return_state=True)
     result: Any = state.result(raise_on_failure=False)
     if isinstance(
         result, BaseException

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from llm_core.durable import sync_file, sync_folder
-from llm_core.locks import open_lock
+from llm_core.locks import lock_if_free, open_lock
 from llm_core.secrets import mask_values
 from tasks.runtime.artifact import (
     ARTIFACT_FILE,
@@ -101,6 +101,13 @@ class Store:
     def check(self, artifact: Artifact) -> list[str]:
         """A phrase for every file of an artifact that is damaged; reads all of its bytes."""
         return self._soundness.check(artifact.path, artifact.record["files"])
+
+    def is_interrupted(self, stage: str, key: str) -> bool:
+        """Whether a key has unfinished work that no live process holds."""
+        if not self.work_dir(stage, key).exists():
+            return False
+        with lock_if_free(self.lock_file(stage, key)) as free:
+            return free
 
     def set_aside(self, stage: str, key: str) -> Path:
         """Move whatever is at the place of a key to `.work`, where `textmill gc` lists it."""

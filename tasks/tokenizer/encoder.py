@@ -64,6 +64,8 @@ class Tokenizer:
     either.
 
     `start_ids` precede a text that a model is to continue; `encode` never adds them.
+    `drops_first_space` says that a text is encoded with a space before it, which its decoder
+    drops.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Tokenizer:
         self.pad_id: int = pad_id
         self.unknown_id: int | None = unknown_id(model)
         self.start_ids: tuple[int, ...] = start_ids(model)
+        self.drops_first_space: bool = _drops_first_space(model)
         self._words = word_cuts(model)
         self._fast: tuple[FastEncoder | None] | None = None
         self._ids_of: dict[str, bytes] = {}
@@ -154,6 +157,15 @@ class Tokenizer:
         shifts = np.repeat(self._starts[ids] - (ends - sizes), sizes)
         places = np.arange(len(shifts)) + shifts
         return self._bytes[places].tobytes()
+
+    def bytes_of(self, id: int) -> bytes:
+        """The same for one id."""
+        start = self._starts[id]
+        return self._bytes[start : start + self.bytes_per_token[id]].tobytes()
+
+    def name_of(self, id: int) -> str:
+        """What the vocabulary calls an id; empty for one that it does not know."""
+        return self._model.id_to_token(id) or ""
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """Text; bytes that are not UTF-8, as after half a character, become U+FFFD."""
@@ -284,8 +296,7 @@ def token_bytes(model: tokenizers.Tokenizer) -> list[bytes]:
 
 def _spelling(model: tokenizers.Tokenizer) -> Callable[[str], bytes]:
     """How this model writes bytes, read off its decoder."""
-    decoder = json.loads(model.to_str())["decoder"]
-    steps = [] if decoder is None else decoder.get("decoders", [decoder])
+    steps = _decoder_steps(model)
     kinds = {step["type"] for step in steps}
     if "ByteLevel" in kinds:
         dropped = {"type": "Replace", "pattern": {"String": CONTINUES}, "content": ""}
@@ -301,6 +312,20 @@ def _spelling(model: tokenizers.Tokenizer) -> Callable[[str], bytes]:
     raise ArtifactMismatch(
         f"the tokenizer's decoder ({' + '.join(sorted(kinds))}) does not say which bytes a token"
         " stands for; give a byte-level tokenizer, or one of pieces with byte fallback"
+    )
+
+
+def _decoder_steps(model: tokenizers.Tokenizer) -> list[dict[str, Any]]:
+    decoder = json.loads(model.to_str())["decoder"]
+    return [] if decoder is None else decoder.get("decoders", [decoder])
+
+
+def _drops_first_space(model: tokenizers.Tokenizer) -> bool:
+    """Whether the decoder leaves out the space with which a text begins."""
+    return any(
+        (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")
+        or (step["type"] == "Strip" and step["content"] == " " and step["start"] > 0)
+        for step in _decoder_steps(model)
     )
 
 

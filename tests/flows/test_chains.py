@@ -223,7 +223,7 @@ def when_both_have_looked(store, record):
     return write(store, record)
 
 flows.run.write_record = when_both_have_looked
-sys.modules["flows.pipeline"] = types.SimpleNamespace(stages=lambda run: sys.stdin.read())
+sys.modules["flows.stages"] = types.SimpleNamespace(stages=lambda run: sys.stdin.read())
 sys.exit(main(["refresh", *sys.argv[2:]]))
 """
 """A run that gives the other all the time to look at the records before it writes its own, and ends

@@ -117,15 +117,24 @@ def test_what_cannot_move_its_cursor_gets_lines(
     assert stream.getvalue() == "dedup: 1 of 3 parts\n"
 
 
-def test_a_table_folds_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_table_folds_on_a_terminal_and_in_a_pipe(
+    stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [["ingest", "12", "word " * 40], ["dedup", "3", "[red]" + "x" * 200]]
-    assert max(map(len, table(("stage", "n", "why"), rows).splitlines())) > 200
-    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setattr(sys, "stdout", stream())
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")
     lines = table(("stage", "n", "why"), rows).splitlines()
     assert max(map(len, lines)) <= 80 and lines[2].startswith("ingest  12  word word")
     assert "\x1b" not in "".join(lines) and "[red]xxx" in "".join(lines)
+
+
+def test_a_table_in_a_pipe_keeps_every_column_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [[f"{16 * c}" for c in "abcdef"]]
+    assert table(tuple("uvwxyz"), rows, spare=("u", "v")).splitlines()[2].split() == rows[0]
 
 
 @pytest.mark.parametrize("columns", [40, 50, 60, 70, 80])

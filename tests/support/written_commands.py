@@ -64,7 +64,13 @@ def as_written_but_small(command: str, places: list[str]) -> str:
         parameter, _, value = words[-1].partition("=")
         words[-1] = f"{parameter}={json.dumps([*json.loads(value), *small, *places])}"
         return shlex.join([*words, "--watch"])
-    if words[0] == "textmill" and words[1] in {*FLOWS, "plan", "generate", "export-shards"}:
+    if words[0] == "textmill" and words[1] in {
+        *FLOWS,
+        "plan",
+        "generate",
+        "export-shards",
+        "submit",
+    }:
         words = ["parallel.num_processes=2" if "num_processes=" in w else w for w in words]
         return shlex.join([*words, *small])
     return command

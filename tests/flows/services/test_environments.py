@@ -10,16 +10,13 @@ from pathlib import Path
 import pytest
 
 from flows.services.access import auth_string, make_auth_string, make_private
-from flows.services.local import (
-    _mlflow_environment,
-    _server_environment,
-    _worker_environment,
-    down,
-    mlflow_ui,
-    up,
+from flows.services.environments import (
+    mlflow_environment,
+    server_environment,
+    worker_environment,
 )
+from flows.services.local import down, mlflow_ui, up
 from flows.services.processes import descendants
-from flows.services.registry import Registry
 
 OF_SOURCES = {
     "AWS_SECRET_ACCESS_KEY": "planted-aws-9f2c",
@@ -51,12 +48,12 @@ def secrets_of(environment: Mapping[str, str]) -> set[str]:
 def test_each_service_gets_its_own_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_private(tmp_path)
     make_auth_string(tmp_path)
-    server = _server_environment(Registry(tmp_path), 1)
+    server = server_environment(tmp_path, 1)
     assert secrets_of(server) == {*OF_THE_SERVER}
     assert server["PREFECT_SERVER_API_AUTH_STRING"] == auth_string(tmp_path)
-    assert secrets_of(_worker_environment(tmp_path, "http://127.0.0.1:1/api")) == {*OF_SOURCES}
+    assert secrets_of(worker_environment(tmp_path, "http://127.0.0.1:1/api")) == {*OF_SOURCES}
     monkeypatch.setenv("MLFLOW_TRACKING_URI", database := "postgresql://me:mine-9f2c@db/runs")
-    ui = _mlflow_environment(tmp_path, database)
+    ui = mlflow_environment(tmp_path, database)
     assert secrets_of(ui) == {"MLFLOW_TRACKING_URI", "MLFLOW_BACKEND_STORE_URI"}
     assert not [name for name in ui if name.startswith("PREFECT_")]
 
@@ -74,8 +71,8 @@ def test_services_keep_settings_that_are_no_secrets(
     }
     for name, value in harmless.items():
         monkeypatch.setenv(name, value)
-    server = _server_environment(Registry(tmp_path), 1)
-    ui = _mlflow_environment(tmp_path, "sqlite:///x")
+    server = server_environment(tmp_path, 1)
+    ui = mlflow_environment(tmp_path, "sqlite:///x")
     assert {name for name, _ in harmless.items() - server.items()} == {"MLFLOW_LOGGING_LEVEL"}
     assert {name for name, _ in harmless.items() - ui.items()} == {"PREFECT_LOGGING_LEVEL"}
 

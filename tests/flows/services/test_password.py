@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.services.access import answers, auth_file, auth_string, make_auth_string
-from flows.services.local import ServiceError, client_environment, up
+from flows.services.environments import client_environment
+from flows.services.local import ServiceError, up
 from flows.services.processes import descendants, free_port, start_time, stop
 from tasks.runtime.artifact import write_json
 from tests.flows.conftest import RunCli

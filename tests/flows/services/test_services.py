@@ -19,11 +19,13 @@ import pytest
 
 from flows.services import local as services
 from flows.services.access import answers, basic_auth
-from flows.services.local import client_environment, down, environment, server_url, up
+from flows.services.environments import client_environment, environment
+from flows.services.local import down, server_url, up
 from flows.services.processes import (
     descendants,
     free_port,
     is_running,
+    left_behind,
     start_detached,
     start_time,
     stop,
@@ -52,6 +54,23 @@ def test_detached_process_is_stopped_with_its_children(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert len(family) == 2
     stop(family, 5.0)
+    assert [pid for pid in family if start_time(pid)] == []
+
+
+def test_what_a_killed_service_left_behind_is_stopped(tmp_path: Path) -> None:
+    process = start_detached([sys.executable, "-c", FAMILY], os.environ, tmp_path, tmp_path / "log")
+    write_json(
+        tmp_path / "services.json",
+        {"mlflow": {"pid": process.pid, "started": start_time(process.pid), "port": 1}},
+    )
+    until = time.monotonic() + 30
+    while len(family := descendants([process.pid])) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert left_behind(process.pid) == [], "its leader is alive"
+    process.kill()
+    process.wait()
+    assert left_behind(process.pid) == family[1:]
+    assert down(tmp_path) == []
     assert [pid for pid in family if start_time(pid)] == []
 
 
@@ -89,6 +108,10 @@ def test_port_is_kept_where_it_is_free() -> None:
         taken.bind(("127.0.0.1", port))
         taken.listen()
         assert free_port(port) != port
+
+
+def test_port_is_none_that_the_system_gives_to_clients() -> None:
+    assert all(free_port() < 32768 for _ in range(20))
 
 
 def test_down_stops_nothing_it_did_not_start(tmp_path: Path) -> None:

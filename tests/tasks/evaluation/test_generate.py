@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import load_model
@@ -20,18 +18,16 @@ from llm_core.infer.sampling import GREEDY, SamplingParams
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
-from tasks.evaluation.generate import Answer, TextStream, begin, generate_text, generate_texts
+from tasks.evaluation.generate import Answer, begin, generate_text, generate_texts
 from tasks.evaluation.stage import evaluate_model
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
 from tasks.tokenizer.stage import train_tokenizer
+from tasks.tokenizer.text_stream import TextStream
 from tests.support.data.sample_documents import sample_texts, write_documents
 from tests.support.data.trained_run import Run, make_run, save_model
 
 MAX_SEQ_LEN = 96
-checked = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
 @pytest.fixture(scope="module")
@@ -54,32 +50,6 @@ def answer(run: Run, prompt: str, max_new_tokens: int) -> Answer:
     return generate_text(
         run.train.path / "model", run.tokenizer.path, prompt, GREEDY, max_new_tokens
     )
-
-
-@checked
-@given(data=st.data())
-def test_text_told_in_pieces_is_that_of_all_ids_without_an_unfinished_end(
-    tokenizer: Tokenizer, data: st.DataObject
-) -> None:
-    singles = [id for id in range(tokenizer.vocab_size) if tokenizer.bytes_per_token[id] == 1]
-    spelled = st.sampled_from(["好", "é", "👩‍👩", "ab", "नम"]).map(
-        lambda text: tokenizer.encode(text).tolist()
-    )
-    some = st.one_of(
-        st.sampled_from(singles).map(lambda id: [id]),
-        spelled,
-        st.integers(0, tokenizer.vocab_size + 9).map(lambda id: [id]),
-    )
-    before, ids = (
-        [id for row in data.draw(st.lists(some, max_size=8)) for id in row] for _ in range(2)
-    )
-    ids = ids[: data.draw(st.integers(0, len(ids)))]  # may end inside a character
-    stream, whole = TextStream(tokenizer, before), TextStream(tokenizer, before).add(ids)
-    assert "".join(stream.add([id]) for id in ids) == whole
-    known = [id for id in before + ids if id < tokenizer.vocab_size]
-    strict = tokenizer.decode_bytes(known).decode("utf-8", "replace")
-    shown = TextStream(tokenizer).add(before) + whole
-    assert strict in (shown, shown + "\ufffd"), "nothing but an unfinished character is held back"
 
 
 def test_an_answer_inside_a_character_ends_before_it_and_a_broken_one_is_replaced(

@@ -57,8 +57,22 @@ def test_changed_setting_reruns_its_stage_and_what_follows_only(tmp_path: Path) 
     fill(Store(tmp_path), nodes())
     plan = make_plan(Store(tmp_path), nodes(train=7), "report")
     assert whys(plan).keys() == {"train", "evaluate", "bench", "report"} == descendants("train")
-    assert plan["train"].why == "changed x: 0 → 7"
+    last = nodes()["train"].key
+    assert plan["train"].why == f"changed x: 0 → 7 (against {last})"
     assert plan["evaluate"].why == "after train"
+
+
+def test_unfinished_work_that_nobody_holds_is_called_interrupted(tmp_path: Path) -> None:
+    store, made = Store(tmp_path), nodes()
+    with store.hold(made["ingest"], print):
+        assert make_plan(store, made, "report")["ingest"].why == "building", "it is being made"
+    assert make_plan(store, made, "report")["ingest"].why == "interrupted"
+    fill(store, made)
+    changed = nodes(train=7)
+    with store.hold(changed["train"], print):
+        pass
+    why = make_plan(store, changed, "report")["train"].why
+    assert why.startswith("interrupted; changed x: 0 → 7 (against ")
 
 
 def test_deleted_intermediate_is_rebuilt_only_if_something_needs_it(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Measures what orchestration and tracking cost: `overhead.py`."""

@@ -1,0 +1,20 @@
+"""Chat templates in the styles that are published."""
+
+from __future__ import annotations
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n'"
+    " + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+INSTRUCTIONS = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] == 'user' %}[INST] {{ message['content'] | trim }} [/INST]"
+    "{% elif message['role'] == 'assistant' %} {{ message['content'] | trim }}{{ eos_token }}"
+    "{% else %}{{ raise_exception('only user and assistant speak') }}{% endif %}{% endfor %}"
+)
+TIGHT = (
+    "{% for message in messages %}<|{{ message['content'] }}|>"
+    "{% generation %}<{% endgeneration %}{% endfor %}"
+)
+"""Puts text where a control token would be complete with it."""

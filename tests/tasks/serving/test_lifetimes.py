@@ -1,0 +1,179 @@
+"""A request ends with its client, a full queue turns clients away, and a server that is told to
+stop ends what runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_core.infer.engine import Engine
+from llm_core.infer.requests import NewToken
+from tasks.runtime.code import ROOT
+from tasks.serving.config import ServeConfig
+from tests.support.served_models import NAME, Served, publish_model, served
+
+ENDLESS: dict[str, Any] = {"model": NAME, "prompt": "x", "max_tokens": 400, "min_tokens": 400}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return publish_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Served]:
+    config = ServeConfig(max_running=2, max_waiting=1, max_choices=3, budget_tokens=8)
+    with served(folder, config) as running:
+        yield running
+
+
+@pytest.fixture
+def slow_steps(server: Served, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The engine, whose steps take long enough to act between them."""
+    engine = server.service.worker._engine
+    step = engine.step
+
+    def slow() -> list[NewToken]:
+        time.sleep(0.02)
+        return step()
+
+    monkeypatch.setattr(engine, "step", slow)
+    return engine
+
+
+@contextlib.contextmanager
+def asked(server: Served, body: dict[str, Any]) -> Iterator[socket.socket]:
+    """A connection on which a completion was asked for."""
+    content = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head.encode() + b"\r\n" + content)
+        yield connection
+
+
+def until(holds: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    limit = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < limit, f"never: {what}"
+        time.sleep(0.002)
+
+
+def ends_within_two_steps(server: Served, engine: Engine) -> None:
+    """Called once the client has gone: the server notices when it reads the closed connection."""
+    worker, cancelled = server.service.worker, server.service.metrics.cancelled
+    until(lambda: cancelled._value.get() == 1, "the client is missed")
+    noticed = worker.num_steps
+    until(lambda: not engine.busy, "the request ends")
+    assert worker.num_steps <= noticed + 2
+    assert engine.num_used_blocks == 0 and engine.num_running == 0
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_client_that_leaves_during_its_answer_frees_its_blocks(
+    server: Served, slow_steps: Engine, is_streamed: bool
+) -> None:
+    with asked(server, ENDLESS | {"stream": is_streamed}) as connection:
+        if is_streamed:
+            assert connection.recv(10)
+        until(lambda: server.service.worker.num_steps > 5, "some steps")
+    ends_within_two_steps(server, slow_steps)
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_client_that_leaves_while_its_prompt_is_read_frees_its_blocks(
+    server: Served, slow_steps: Engine, is_streamed: bool
+) -> None:
+    long = [5] * 300  # 38 steps of 8 tokens
+    with asked(server, {"prompt": long, "max_tokens": 9, "stream": is_streamed}):
+        until(lambda: server.service.worker.num_steps > 3, "some steps")
+    ends_within_two_steps(server, slow_steps)
+    assert server.service.worker.num_steps < 35, "the prompt was read to its end"
+
+
+def test_a_full_queue_answers_429_and_when_to_come_again(
+    server: Served, slow_steps: Engine
+) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(asked(server, ENDLESS))
+        until(lambda: server.service.worker._num_open == 3, "three requests")
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(
+                urllib.request.Request(
+                    f"{server.url}/v1/completions", json.dumps(ENDLESS).encode()
+                ),
+                timeout=20,
+            )
+        assert error.value.code == 429 and int(error.value.headers["Retry-After"]) >= 1
+        assert json.loads(error.value.read())["error"]["type"] == "rate_limit_error"
+    until(lambda: server.service.worker._num_open == 0, "all clients are gone")
+
+
+def test_an_engine_that_fails_is_said_and_answers_no_more(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> list[NewToken]:
+        raise RuntimeError("secret prompt")
+
+    monkeypatch.setattr(server.service.worker._engine, "step", broken)
+    request = urllib.request.Request(f"{server.url}/v1/completions", json.dumps(ENDLESS).encode())
+    for _ in range(2):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(request, timeout=20)
+        assert error.value.code == 503 and b"secret" not in error.value.read()
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(f"{server.url}/health", timeout=20)
+    assert error.value.code == 503
+
+
+def test_sigterm_ends_what_runs_takes_no_more_and_exits_with_0(folder: Path) -> None:
+    words = [f"folder={folder}", "serve.port=0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "serve", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:")
+        body = json.dumps(ENDLESS | {"model": folder.name, "prompt": "canary"}).encode()
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(
+                urllib.request.urlopen,
+                urllib.request.Request(f"{url}/v1/completions", body),
+                timeout=60,
+            )
+
+            def is_running() -> bool:
+                with urllib.request.urlopen(f"{url}/metrics", timeout=20) as reply:
+                    return b"textmill_answers_running 1.0" in reply.read()
+
+            until(is_running, "the request runs")
+            process.send_signal(signal.SIGTERM)
+            answer = json.loads(asking.result().read())
+        assert answer["usage"]["completion_tokens"] == 400
+        assert process.wait(timeout=60) == 0
+        with pytest.raises(OSError):
+            urllib.request.urlopen(f"{url}/health", timeout=5)
+        assert "canary" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
