@@ -77,7 +77,7 @@ def generate_texts(
 
     Raises ConfigError where a prompt leaves no room for an answer.
     """
-    from llm_core.infer.engine import generate
+    from llm_core.infer.generation import generate
 
     limits = answer_limits(model, tokenizer, prompts, max_new_tokens)
     begun = [begin(tokenizer, prompt) for prompt in prompts]

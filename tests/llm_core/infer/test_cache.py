@@ -7,8 +7,8 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.infer.cache import CacheOverflow
-from llm_core.infer.engine import generate
 from llm_core.infer.equivalence import check_cache
+from llm_core.infer.generation import generate
 from llm_core.infer.rows import decode, paged_cache, prefill, static_cache
 from llm_core.infer.sampling import SamplingParams
 from llm_core.model.masks import Pattern

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from llm_core.infer.engine import generate
+from llm_core.infer.generation import generate
 from llm_core.infer.rows import decode, prefill, static_cache
 from llm_core.infer.sampling import GREEDY, SamplingParams
 from tests.support.engine.small_model import make_model, random_ids

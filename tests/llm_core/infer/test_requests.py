@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.infer.engine import Engine, EngineConfig, generate
+from llm_core.infer.engine import Engine, EngineConfig
+from llm_core.infer.generation import generate
 from llm_core.infer.requests import NewToken, Request
 from llm_core.infer.sampling import GREEDY, SamplingParams
 from llm_core.model.transformer import Transformer

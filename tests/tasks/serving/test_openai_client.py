@@ -9,7 +9,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from llm_core.infer.engine import generate
+from llm_core.infer.generation import generate
 from llm_core.infer.sampling import GREEDY, SamplingParams
 from tasks.serving.config import ServeConfig
 from tests.support.chat_templates import CHATML
