@@ -1,1 +1,6 @@
-"""Generation with a key-value cache: cache, sampling, and the engine that joins them."""
+"""Generates with a key-value cache: ids in, ids out.
+
+Read `engine.py` (what a step does), then `scheduler.py` and `blocks.py` (who computes what, where),
+`paged.py` and `cache.py` (what is kept), `choosing.py` (which token comes next), `equivalence.py`
+(why it is right).
+"""

@@ -153,7 +153,7 @@ def _kept_of(
     if choosers.any_min_p:
         kept_BK &= weight_BK >= choosers.min_p_B1
     # A kept token as unlikely as the last of these may have equals that are not among them; a
-    # greedy row is not drawn from, and one that is no number is refused.
+    # greedy row is not drawn from, and one that is not a number is refused.
     unsure_B1 = (kept_BK & (logit_BK <= logit_BK[:, -1:])).any(-1, keepdim=True)
     if bool((unsure_B1 & choosers.draws_B1 & best_B1.isfinite()).any()):
         return None

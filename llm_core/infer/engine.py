@@ -15,58 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from llm_core.config import ConfigError, check_bounds
 from llm_core.infer.blocks import BlockPool
 from llm_core.infer.choosing import Choosers, check_chosen, choose
+from llm_core.infer.config import EngineConfig
 from llm_core.infer.cpu_products import speed_up
 from llm_core.infer.edits import LogitEdits
 from llm_core.infer.paged import PagedCache, Pass
-from llm_core.infer.requests import Allowed, Finish, NewToken, Request, Scored, check_prompt
+from llm_core.infer.requests import Allowed, Finish, NewToken, Request, check_prompt
 from llm_core.infer.rows import place_of
 from llm_core.infer.sampling import SamplingParams
 from llm_core.infer.scheduler import Piece, Plan, Running, Scheduler
+from llm_core.infer.scores import Scored, score_rows, score_tokens
 from llm_core.model.transformer import Transformer
 
 # N tokens of a pass · B rows that get a token · V vocabulary · D width of the model
 
 SCORED_ROWS = 256
 """Prompt tokens whose logits are in memory at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """How much an engine keeps and computes at once."""
-
-    cache_tokens: int = 16384
-    """Tokens of all requests whose keys and values fit the cache."""
-    block_tokens: int = 16
-    """Tokens of a block, a power of two. Prefixes are shared in whole blocks."""
-    budget_tokens: int = 2048
-    """Most tokens of a pass: decoding requests first, then pieces of prompts."""
-    max_running: int = 64
-    """Most answers that are written at once; others wait."""
-    cache: Literal["model", "int8"] = "model"
-    """Numbers of the cache. int8: 8 bits each, with a scale per token and head."""
-    prefix_cache: bool = True
-    """Whether a prompt may begin behind blocks that an earlier one left."""
-    copy_weights: bool = True
-    """Whether float32 weights on a CPU may be kept a second time, in a faster order."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, block_tokens=(1, None), max_running=(1, None))
-        check_bounds(self, cache_tokens=(self.block_tokens, None), budget_tokens=(2, None))
-        if self.block_tokens & (self.block_tokens - 1):
-            raise ConfigError(f"block_tokens ({self.block_tokens}) must be a power of two; try 16")
-        if self.budget_tokens <= self.max_running:
-            raise ConfigError(
-                f"budget_tokens ({self.budget_tokens}) must exceed max_running"
-                f" ({self.max_running}), or prompts would wait while answers grow; raise it"
-            )
 
 
 @dataclass(eq=False)
@@ -179,9 +148,8 @@ class Engine:
         self.cache.copy_blocks(plan.copies)
         coming = self._pass_of(plan)
         self.cache.begin(coming)
-        hidden_ND = self.model.hidden(
-            coming.ids_N[None], coming.positions_N[None], self.cache
-        )[0]  # fmt: skip
+        ids_1N, positions_1N = coming.ids_N[None], coming.positions_N[None]
+        hidden_ND = self.model.hidden(ids_1N, positions_1N, self.cache)[0]
         self.scheduler.computed(plan)
         place = 0
         ready: list[tuple[_Choice, int]] = []
@@ -243,17 +211,15 @@ class Engine:
         steps_B = torch.tensor([len(choice.answer) for choice in choices], device=self.device)
         ids = choose(logits_BV, self._choosers_of(choices), steps_B).tolist()
         check_chosen(ids, logits_BV)
-        scores = self._score(raw_BV, ids, choices)
-        counted = [row for row, choice in enumerate(choices) if choice.slot is not None]
-        if counted:
-            slots = [slot for row in counted if (slot := choices[row].slot) is not None]
-            self.edits.count(slots, [ids[row] for row in counted])
+        scores = score_rows(raw_BV, ids, [choice.request.logprobs for choice in choices])
+        if counted := _counted(choices):
+            self.edits.count(list(counted.values()), [ids[row] for row in counted])
         told = zip(choices, ids, scores, strict=True)
         return new + [self._take(choice, token, score) for choice, token, score in told]
 
     def _edit(self, logits_BV: Tensor, choices: Sequence[_Choice]) -> Tensor:
         """The logits to draw from; a copy where any are changed."""
-        counted = [row for row, choice in enumerate(choices) if choice.slot is not None]
+        counted = _counted(choices)
         bound = [
             (row, stop)
             for row, choice in enumerate(choices)
@@ -268,14 +234,13 @@ class Engine:
         ]
         if not (counted or bound or masks):
             return logits_BV
-        logits_BV = logits_BV.float()
-        logits_BV = logits_BV.clone() if logits_BV.dtype == torch.float32 else logits_BV
+        logits_BV = logits_BV.to(torch.float32, copy=True)
         if counted:
-            slots = [slot for row in counted if (slot := choices[row].slot) is not None]
-            logits_BV[counted] = self.edits.apply(logits_BV[counted], slots)
+            rows = list(counted)
+            logits_BV[rows] = self.edits.apply(logits_BV[rows], list(counted.values()))
         if bound:
-            rows, stops = zip(*bound, strict=True)
-            logits_BV[list(rows), list(stops)] = float("-inf")
+            bound_rows, stops = zip(*bound, strict=True)
+            logits_BV[list(bound_rows), list(stops)] = float("-inf")
         for row, mask_V in masks:
             logits_BV[row].masked_fill_(~mask_V, float("-inf"))
         return logits_BV
@@ -310,22 +275,6 @@ class Engine:
         if choice.slot is not None:
             self.edits.release(choice.slot)
 
-    def _score(
-        self, logits_BV: Tensor, ids: Sequence[int], choices: Sequence[_Choice]
-    ) -> list[Scored | None]:
-        wanted = {
-            row: choice.request.logprobs
-            for row, choice in enumerate(choices)
-            if choice.request.logprobs is not None
-        }
-        scores: list[Scored | None] = [None] * len(ids)
-        if wanted:
-            tokens = [ids[row] for row in wanted]
-            found = score_tokens(logits_BV[list(wanted)], tokens, list(wanted.values()))
-            for row, score in zip(wanted, found, strict=True):
-                scores[row] = score
-        return scores
-
     def _score_prompt(self, piece: Piece, hidden_ND: Tensor) -> None:
         """Score the tokens of a prompt that follow those of this piece."""
         request = self._choices[piece.sequence].request
@@ -342,19 +291,10 @@ class Engine:
             )
 
 
-def score_tokens(logits_BV: Tensor, ids: Sequence[int], num_top: Sequence[int]) -> list[Scored]:
-    """Of each row's token, with as many likeliest ones as wanted of it."""
-    if logits_BV.dtype != torch.float64:
-        logits_BV = logits_BV.float()
-    logprobs_BV = logits_BV.log_softmax(-1)
-    ids_B1 = torch.tensor(list(ids), device=logits_BV.device)[:, None]
-    chosen = logprobs_BV.gather(1, ids_B1)[:, 0].tolist()
-    top_BK, places_BK = logprobs_BV.topk(max(num_top), dim=-1)
-    pairs = [
-        tuple(zip(places[:count], values[:count], strict=True))
-        for places, values, count in zip(places_BK.tolist(), top_BK.tolist(), num_top, strict=True)
-    ]
-    return [Scored(logprob, top) for logprob, top in zip(chosen, pairs, strict=True)]
+def _counted(choices: Sequence[_Choice]) -> dict[int, int]:
+    """Row → slot of the answers whose logits are edited."""
+    slots = {row: choice.slot for row, choice in enumerate(choices)}
+    return {row: slot for row, slot in slots.items() if slot is not None}
 
 
 def generate(
@@ -385,7 +325,7 @@ def generate(
     for number in asked:
         check_prompt(model.config, prompts[number], limits[number], f"prompt {number}")
     lengths = [len(prompts[number]) + limits[number] for number in asked]
-    engine = Engine(model, config or _config_for(lengths), eos_ids)
+    engine = Engine(model, config or EngineConfig.holding(lengths), eos_ids)
     requests = {
         number: engine.submit(
             prompts[number], each[number], limits[number], first_choice=number if shared else 0
@@ -400,11 +340,3 @@ def generate(
     return [
         requests[number].answers[0] if number in requests else [] for number in range(len(prompts))
     ]
-
-
-def _config_for(lengths: Sequence[int]) -> EngineConfig:
-    """Room for as many of the longest as run at once."""
-    size = EngineConfig.block_tokens
-    most = EngineConfig.max_running
-    longest = sorted(lengths, reverse=True)[:most]
-    return EngineConfig(cache_tokens=sum(-(-length // size) * size for length in longest))

@@ -107,7 +107,7 @@ def check_cache(
         "splits": partial(compare.splits, num_tokens),
         "capacity": compare.capacity,
     }
-    return [Check(name, _largest(differences)) for name, differences in checks.items()]
+    return [Check(name, largest(differences)) for name, differences in checks.items()]
 
 
 class RoundedKeys:
@@ -121,7 +121,7 @@ class RoundedKeys:
         return attend_keys(q_BHTD, k_BGTD, v_BGTD, self.config.window_of(layer))
 
 
-def _largest(differences: Callable[[], Iterator[Tensor]]) -> float:
+def largest(differences: Callable[[], Iterator[Tensor]]) -> float:
     try:
         found = [float(difference) for difference in differences()]
     except CacheOverflow:  # there was room
@@ -147,7 +147,7 @@ class _Comparison:
         ids_BL = self._draw(1, length)
         full_BLD = self._full(ids_BL)
         cache = self.make_cache(self.model, [1], length - 1)
-        for begin, end in _cut(length, PIECES):
+        for begin, end in cut(length, PIECES):
             hidden_BTD = self.model.hidden(
                 ids_BL[:, begin:end], cache.positions(end - begin), cache
             )
@@ -166,7 +166,7 @@ class _Comparison:
         first_BV = prefill(self.model, prompts, cache)
         last_BD = torch.stack([full_BLD[row, count - 1] for row, count in enumerate(lengths)])
         yield (first_BV - self.model.logits(last_BD)).abs().max()
-        for begin, end in _cut(num_more, RAGGED_PIECES):
+        for begin, end in cut(num_more, RAGGED_PIECES):
             columns = [slice(count + begin, count + end) for count in lengths]
             ids_BT = torch.stack([ids_BL[row, column] for row, column in enumerate(columns)])
             hidden_BTD = self.model.hidden(ids_BT, cache.positions(end - begin), cache)
@@ -285,7 +285,7 @@ class _Comparison:
             yield (self.model.logits(got) - self.model.logits(expected)).abs().max()
 
 
-def _cut(length: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+def cut(length: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Consecutive ranges of these sizes, again and again, up to `length`."""
     begin = 0
     for size in itertools.cycle(sizes):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from llm_core.config import ConfigError
 from llm_core.infer.sampling import SamplingParams
+from llm_core.infer.scores import Scored
 from llm_core.model.config import ModelConfig
 
 Finish = Literal["stop", "length"]
@@ -17,16 +18,6 @@ Finish = Literal["stop", "length"]
 
 Allowed = Callable[[Sequence[int]], "Tensor | None"]
 """The answer so far → boolean allowed_V of the next token on the device of the model; None: any."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Natural logarithms of probabilities by the model alone, before penalties and temperature."""
-
-    logprob: float
-    """Of the token itself."""
-    top: tuple[tuple[int, float], ...]
-    """(id, logarithm) of as many likeliest tokens as were asked for, the likeliest first."""
 
 
 @dataclass(eq=False)

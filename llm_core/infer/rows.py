@@ -7,6 +7,7 @@ What measures and checks a cache by itself needs no more; requests that come and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
@@ -47,7 +48,8 @@ def paged_cache(
     block_tokens: int = BLOCK_TOKENS,
 ) -> PagedRows:
     capacity = max(lengths) + max_new_tokens
-    num_blocks = len(lengths) * -(-capacity // block_tokens)
+    # One more per row: the copy of a block that a fork writes into.
+    num_blocks = len(lengths) * (1 - -capacity // block_tokens)
     cache = PagedCache(model.config, num_blocks, block_tokens, *place_of(model), int8=int8)
     return PagedRows(cache, BlockPool(num_blocks, block_tokens), len(lengths), capacity)
 
@@ -120,11 +122,15 @@ class PagedRows:
             max(0, -(-(length + tokens) // size) - len(table))
             for length, table in zip(self._lengths, self._tables, strict=True)
         ]
-        shared = [
-            row
-            for row, length in enumerate(self._lengths)
-            if length % size and pool.holders(self._tables[row][length // size]) > 1
-        ]
+        shared: list[int] = []
+        left: Counter[int] = Counter()
+        for row, length in enumerate(self._lengths):
+            if length % size:
+                block = self._tables[row][length // size]
+                # The last of its holders may write into it.
+                if pool.holders(block) - left[block] > 1:
+                    shared.append(row)
+                    left[block] += 1
         try:
             taken = pool.take(sum(missing) + len(shared))
         except OutOfBlocks as error:

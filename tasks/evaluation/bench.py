@@ -16,8 +16,9 @@ says nothing about text.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     import torch
 
     from llm_core.bench.generation import Cell
+    from llm_core.infer.equivalence import Check
     from llm_core.infer.rows import MakeCache
+    from llm_core.model.config import ModelConfig
     from llm_core.model.transformer import Transformer
 
 
@@ -56,17 +59,20 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
 
     from llm_core.bench.generation import DEFINITIONS
     from llm_core.device import choose_device
-    from llm_core.huggingface.export import load_model
-    from llm_core.infer.equivalence import TOLERANCE, Shape, check_cache
+    from llm_core.huggingface.export import load_model, read_config
+    from llm_core.infer.equivalence import TOLERANCE
+    from llm_core.infer.rows import paged_cache
 
     device = choose_device(config.device)
     automatic = "bfloat16" if device.type == "cuda" else "float32"
     dtype = getattr(torch, automatic if config.dtype == "auto" else config.dtype)
-    precise = load_model(model_folder, torch.float64).to(device)
-    cells, skipped = choose_cells(config, precise.config.max_seq_len)
-    shapes = [Shape(cell.batch, cell.prompt_tokens, cell.new_tokens) for cell in cells]
-    checks = check_cache(precise, shapes, config.check_tokens, config.seed, make_cache)
-    del precise
+    shape = read_config(model_folder)
+    cells, skipped = choose_cells(config, shape.max_seq_len)
+    checks = []
+    # Of the engine's cache as well as of the one that is timed.
+    for prefix, make in (("", make_cache), ("paged_", paged_cache)):
+        each_kind = check(model_folder, device, shape, cells, config, make)
+        checks += [replace(each, name=f"{prefix}{each.name}") for each in each_kind]
     failed = [check for check in checks if not check.passed]
     # NaN is worse than any number, but compares as neither more nor less.
     worst = max((c.max_abs_diff for c in checks), key=lambda v: math.inf if math.isnan(v) else v)
@@ -99,6 +105,46 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
         return result | nothing | {"cells": [], "skipped": []}
     model = load_model(model_folder, dtype).to(device)
     return result | {"skipped": skipped} | measure_grid(model, cells, config, device, dtype)
+
+
+def check(
+    model_folder: Path,
+    device: torch.device,
+    shape: ModelConfig,
+    cells: Sequence[Cell],
+    config: BenchConfig,
+    make_cache: MakeCache,
+) -> list[Check]:
+    """The proof of a cache: on the whole model in float64, or on all of its layers one by one where
+    that does not fit memory."""
+    import torch
+
+    from llm_core.huggingface.export import load_model
+    from llm_core.infer.equivalence import Shape, check_cache
+    from llm_core.infer.equivalence_layers import check_layers
+
+    if fits_in_double(shape, free_bytes(device)):
+        precise = load_model(model_folder, torch.float64).to(device)
+        shapes = [Shape(cell.batch, cell.prompt_tokens, cell.new_tokens) for cell in cells]
+        return check_cache(precise, shapes, config.check_tokens, config.seed, make_cache)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    longest = max(cell.prompt_tokens + cell.new_tokens for cell in cells)
+    return check_layers(
+        load_model(model_folder, dtype).to(device), longest, config.seed, make_cache
+    )
+
+
+def fits_in_double(shape: ModelConfig, free: int) -> bool:
+    """Whether a model in float64 leaves as much again for what it computes."""
+    return 2 * 8 * shape.num_parameters() <= free
+
+
+def free_bytes(device: torch.device) -> int:
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _finite(value: float) -> float | None:

@@ -4,7 +4,15 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.huggingface.config import model_config
-from tests.llm_core.huggingface.test_huggingface import SIZES
+
+SIZES = {
+    "vocab_size": 51,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+}
 
 
 def test_windows_are_read_as_transformers_reads_them() -> None:

@@ -8,6 +8,9 @@ import pytest
 
 from llm_core.bench.generation import summary
 from llm_core.config import ConfigError
+from llm_core.huggingface.export import load_model
+from llm_core.infer.rows import static_cache
+from tasks.evaluation import bench
 from tasks.evaluation.bench import benchmark_model, measure
 from tasks.evaluation.config import BenchConfig
 from tasks.runtime.artifact import Artifact
@@ -95,6 +98,20 @@ def test_speed_is_withheld_when_the_cache_is_broken(train: Artifact, defect: str
     )
     assert "no speed is reported" in result["withheld"]
     json.dumps(result, allow_nan=False)
+
+
+def test_a_model_too_large_for_float64_is_checked_layer_by_layer(
+    train: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "free_bytes", lambda device: 1)
+    result = measure(train.path / "model", SMALL, static_cache)
+    layers = load_model(train.path / "model").config.num_layers
+    assert [check["name"] for check in result["correctness"]["checks"]] == [
+        f"{prefix}layer_{layer}" for prefix in ("", "paged_") for layer in range(layers)
+    ]
+    assert result["correctness"]["passed"] and result["decode_tok_s"] > 0
+    broken = measure(train.path / "model", SMALL, make_broken("nan"))
+    assert broken["withheld"] and broken["cells"] == []
 
 
 def test_cells_longer_than_the_model_are_skipped_with_the_reason(
