@@ -33,7 +33,8 @@ def generate(words: Sequence[str]) -> int:
 
     settings = config.generate
     sampling, limit = settings.sampling(), settings.max_new_tokens
-    answer = generate_text(folder, folder, prompt, sampling, limit, show_piece, settings.device)
+    place, stop = settings.device, settings.stop
+    answer = generate_text(folder, folder, prompt, sampling, limit, show_piece, place, stop)
     show()
     if answer.reached_max_seq_len:
         say(

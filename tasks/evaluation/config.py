@@ -79,6 +79,8 @@ class GenerateConfig:
     """Subtracted from the logits of tokens that occur in the answer."""
     frequency_penalty: float = 0.0
     """Subtracted from the logit of a token as often as it occurs in the answer."""
+    stop: tuple[str, ...] = ()
+    """Strings that end an answer and are not part of it."""
     seed: int = 0
     """Seed of the random numbers; each answer has a stream of its own."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)

@@ -40,27 +40,45 @@ def generate_text(
     max_new_tokens: int = 128,
     on_text: Callable[[str], None] | None = None,
     device: str = "auto",
+    stop_strings: Sequence[str] = (),
 ) -> Answer:
-    """The continuation of `prompt`. `on_text` gets each new piece of whole characters at once.
+    """The continuation of `prompt`, up to and without the first stop string. `on_text` gets each
+    new piece of whole characters at once.
 
     Raises ConfigError where the prompt leaves no room for an answer.
     """
     from llm_core.device import choose_device
     from llm_core.huggingface.export import load_model
+    from llm_core.infer.engine import Engine, EngineConfig
     from tasks.tokenizer.encoder import load_tokenizer
 
     # Before the model is read, so that a device that is not there is an error at once.
     place = choose_device(device)
     model, tokenizer = load_model(model_folder).to(place), load_tokenizer(tokenizer_folder)
     ids = tokenizer.encode(prompt).tolist()
-    stream = TextStream(tokenizer, ids)
+    (limit,) = answer_limits(model, tokenizer, [ids], max_new_tokens)
+    begun = begin(tokenizer, ids)
+    blocks = -(-(len(begun) + limit) // EngineConfig.block_tokens)
+    room = EngineConfig(cache_tokens=blocks * EngineConfig.block_tokens)
+    engine = Engine(model, room, eos_ids(model_folder, model, tokenizer))
+    request = engine.submit(begun, params, limit) if limit else None
+    stream, pieces, num_tokens = TextStream(tokenizer, ids, stop_strings), list[str](), 0
 
-    def on_token(_: int, token: int) -> None:
-        if on_text is not None and (piece := stream.add([token])):
+    def tell(piece: str) -> None:
+        pieces.append(piece)
+        if piece and on_text is not None:
             on_text(piece)
 
-    stops = eos_ids(model_folder, model, tokenizer)
-    return generate_texts(model, tokenizer, [ids], params, max_new_tokens, on_token, stops)[0]
+    while engine.busy:
+        for new in engine.step():
+            if new.id is not None:
+                num_tokens += 1
+                tell(stream.add([new.id]))
+        if request is not None and stream.stop is not None:
+            engine.cancel(request)
+    tell(stream.end())
+    is_full = num_tokens == limit < max_new_tokens and stream.stop is None
+    return Answer("".join(pieces), num_tokens, is_full)
 
 
 def generate_texts(
@@ -69,11 +87,12 @@ def generate_texts(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
     max_new_tokens: int,
-    on_token: Callable[[int, int], None] | None = None,
     stops: Sequence[int] | None = None,
+    stop_strings: Sequence[str] = (),
 ) -> list[Answer]:
     """The continuations of encoded prompts; the random stream of a prompt depends on the seed and
-    its number. stops: ids that end an answer; None: end-of-text.
+    its number. stops: ids that end an answer; None: end-of-text. stop_strings: where its text is
+    cut; the tokens behind are counted.
 
     Raises ConfigError where a prompt leaves no room for an answer.
     """
@@ -82,11 +101,14 @@ def generate_texts(
     limits = answer_limits(model, tokenizer, prompts, max_new_tokens)
     begun = [begin(tokenizer, prompt) for prompt in prompts]
     ends = [tokenizer.eos_id] if stops is None else stops
-    answers = generate(model, begun, params, limits, ends, on_token)
-    return [
-        Answer(TextStream(tokenizer, prompt).add(ids), len(ids), len(ids) == limit < max_new_tokens)
-        for prompt, ids, limit in zip(prompts, answers, limits, strict=True)
-    ]
+    answers = []
+    for prompt, ids, limit in zip(
+        prompts, generate(model, begun, params, limits, ends), limits, strict=True
+    ):
+        stream = TextStream(tokenizer, prompt, stop_strings)
+        text = stream.add(ids) + stream.end()
+        answers.append(Answer(text, len(ids), len(ids) == limit < max_new_tokens))
+    return answers
 
 
 def begin(tokenizer: Tokenizer, prompt: Sequence[int]) -> list[int]:

@@ -305,7 +305,14 @@ def write_samples(
     """Continuations of prompts, all scrubbed. Prompt and text are whole characters."""
     from tasks.pii.scrub import scrub
 
-    answers = generate_texts(model, tokenizer, prompts, config.sampling(), config.max_new_tokens)
+    answers = generate_texts(
+        model,
+        tokenizer,
+        prompts,
+        config.sampling(),
+        config.max_new_tokens,
+        stop_strings=config.stop,
+    )
     texts = [TextStream(tokenizer).add(prompt) for prompt in prompts]
     return [
         {"prompt": scrub(text), "text": scrub(answer.text)}

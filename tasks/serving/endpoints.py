@@ -79,6 +79,8 @@ class Service:
     json_answers: JsonAnswers
     defaults: SamplingParams
     """How tokens are chosen where a request does not say."""
+    default_stops: Sequence[str]
+    """Where answers end then."""
     _encoding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def health(self, request: Request) -> Response:
@@ -222,10 +224,11 @@ class Service:
                 f" {self.max_choices} to a request (serve.max_choices); ask for fewer",
                 "n",
             )
+        stops = self.default_stops if asked.stop is None else asked.stops
         answers = [
             Answer(
                 number * asked.n + choice,
-                TextStream(self.tokenizer, prompt, asked.stops),
+                TextStream(self.tokenizer, prompt, stops),
                 is_scored=logprobs is not None,
                 num_echoed=num_echoed[number] if num_echoed else 0,
             )

@@ -93,6 +93,7 @@ def load_service(
         max_choices=min(config.max_choices, config.max_running + config.max_waiting),
         json_answers=JsonAnswers(tokenizer, model.config.vocab_size, ends, device),
         defaults=generate.sampling(),
+        default_stops=generate.stop,
     )
 
 

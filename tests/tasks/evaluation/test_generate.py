@@ -73,6 +73,28 @@ def test_printed_and_returned_answers_are_equal_whatever_is_drawn(run: Run) -> N
         assert made.text == "".join(pieces)
 
 
+def test_an_answer_ends_before_a_stop_string_and_no_token_is_written_behind_it(run: Run) -> None:
+    model, tokenizer = load_model(run.train.path / "model"), load_tokenizer(run.tokenizer.path)
+    free = answer(run, "a", 40)
+    stop = free.text[5:8]
+    pieces: list[str] = []
+    cut = generate_text(
+        run.train.path / "model",
+        run.tokenizer.path,
+        "a",
+        GREEDY,
+        40,
+        pieces.append,
+        stop_strings=[stop],
+    )
+    assert cut.text == "".join(pieces) == free.text.partition(stop)[0]
+    assert cut.num_tokens < free.num_tokens and not cut.reached_max_seq_len
+    (sample,) = generate_texts(
+        model, tokenizer, [tokenizer.encode("a")], GREEDY, 40, stop_strings=[stop]
+    )
+    assert sample.text == cut.text
+
+
 def test_an_answer_stops_where_the_model_ends(run: Run) -> None:
     prompt = "a" + " b" * 600
     tokenizer = load_tokenizer(run.tokenizer.path)
