@@ -79,7 +79,9 @@ def schedule(words: Sequence[str], cron: str | None, off: bool, name: str) -> in
         if known is None:
             slugs = [str(one.get("slug")) for one in deployment["schedules"]]
             raise ConfigError(f"{name} is not a schedule of {entry.flow}; {nearest(name, slugs)}")
-        _asked(api, "PATCH", f"{place}/{known['id']}", {"active": False})
+        # Prefect forgets parameters that a change of something else does not name.
+        kept = {"active": False, "parameters": known.get("parameters") or {}}
+        _asked(api, "PATCH", f"{place}/{known['id']}", kept)
         say(f"{entry.flow}/{deployment['name']} {name}: off")
         return 0
     when = {"cron": cron or (known or {}).get("schedule", {}).get("cron") or "0 3 * * *"}
@@ -213,5 +215,6 @@ def _list_schedules(config: RunConfig) -> int:
         (one["deployment"], one["name"], one["when"], one["next"], one["overrides"])
         for one in read_schedules(config)
     ]
-    show(table(("deployment", "name", "when", "next", "overrides"), rows))
+    columns = ("deployment", "name", "when", "next", "overrides")
+    show(table(columns, rows, whole=("when", "next")))
     return 0
