@@ -156,7 +156,8 @@ class Sources:
         if (module, name) not in self._behind:
             source = self.of(module)
             assert source is not None
-            found, targets = source.definitions.get(name, []), []
+            found = source.definitions.get(name, [])
+            targets: list[Target] = []
             if not found and name in source.imports:
                 targets += _targets(source.imports[name], self)
             for definition in found:
