@@ -119,10 +119,16 @@ class Progress:
             return self._bar
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> str:
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    spare: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> str:
     """Columns of cells, numbers to the right. Long cells are folded to the width of the terminal,
     or of COLUMNS, or to 80; columns of `spare` are left out there, the first one first, where words
-    would be broken otherwise. In a pipe or a file nothing is left out or cut."""
+    would be broken otherwise. In a pipe or a file nothing is left out or cut. whole:
+    columns whose cells are never folded."""
     from rich.box import Box
     from rich.console import Console
     from rich.table import Table
@@ -142,14 +148,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[
     for name, cells in columns.items():
         numeric = bool(cells) and all(cell[:1].isdigit() or not cell for cell in cells)
         # A key or a name is worth nothing in pieces.
-        whole = all(len(cell) <= _WORD_CHARS and " " not in cell for cell in cells)
+        is_word = all(len(cell) <= _WORD_CHARS and " " not in cell for cell in cells)
+        unfolded = is_word or name in whole
         shown.add_column(
             Text(printable_line(name)),
             justify="right" if numeric else "left",
-            overflow="ellipsis" if whole else "fold",
-            no_wrap=whole,
+            overflow="ellipsis" if unfolded else "fold",
+            no_wrap=unfolded,
         )
-        needed += _GAP + (max(map(len, [name, *cells])) if whole else _FOLDED_CHARS)
+        needed += _GAP + (max(map(len, [name, *cells])) if unfolded else _FOLDED_CHARS)
     for row in zip(*columns.values(), strict=True):
         shown.add_row(*map(Text, row))
     # Colours would reach logs and pipes as escape sequences.

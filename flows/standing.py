@@ -100,7 +100,8 @@ def describe_standing(standing: dict[str, Any]) -> str:
     ]
     rows += [("next", _short(run["name"]), "", run["at"]) for run in standing["scheduled"]]
     if rows:
-        blocks.append(table(("", "run", "stage", "progress or time (UTC)"), rows))
+        columns = ("", "run", "stage", "progress or time (UTC)")
+        blocks.append(table(columns, rows, whole=columns[-1:]))
     else:
         blocks.append("no live, queued or dead runs")
     if standing["dead"]:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from flows.console import say, table
 from flows.live_runs import run_name
 from flows.run import decide
 from flows.services.local import ensure_server, use_environment
-from flows.services.prefect_api import ENDED, TAG, PrefectApi, Refused, Unreachable
+from flows.services.prefect_api import (
+    ENDED,
+    PATIENCE_S,
+    TAG,
+    PrefectApi,
+    Refused,
+    Unreachable,
+)
 from flows.services.registry import ServiceError
 from llm_core.config import ConfigError, nearest
 from llm_core.printing import one_line, show
@@ -79,7 +87,9 @@ def schedule(words: Sequence[str], cron: str | None, off: bool, name: str) -> in
         if known is None:
             slugs = [str(one.get("slug")) for one in deployment["schedules"]]
             raise ConfigError(f"{name} is not a schedule of {entry.flow}; {nearest(name, slugs)}")
-        _asked(api, "PATCH", f"{place}/{known['id']}", {"active": False})
+        # Prefect forgets parameters that a change of something else does not name.
+        kept = {"active": False, "parameters": known.get("parameters") or {}}
+        _asked(api, "PATCH", f"{place}/{known['id']}", kept)
         say(f"{entry.flow}/{deployment['name']} {name}: off")
         return 0
     when = {"cron": cron or (known or {}).get("schedule", {}).get("cron") or "0 3 * * *"}
@@ -165,8 +175,9 @@ def _deployment(config: RunConfig, entry: FlowEntry) -> tuple[PrefectApi, dict[s
     """The server in use, started where none is, and the deployment of a flow on it."""
     use_environment(config.state)
     url = ensure_server(config.state, say)
-    api = PrefectApi.configured()
-    assert api is not None
+    configured = PrefectApi.configured()
+    assert configured is not None
+    api = replace(configured, limit_s=PATIENCE_S)
     name = f"{entry.flow}/{entry.deployment}"
     try:
         found: dict[str, Any] = api.ask("GET", f"/deployments/name/{name}")
@@ -213,5 +224,6 @@ def _list_schedules(config: RunConfig) -> int:
         (one["deployment"], one["name"], one["when"], one["next"], one["overrides"])
         for one in read_schedules(config)
     ]
-    show(table(("deployment", "name", "when", "next", "overrides"), rows))
+    columns = ("deployment", "name", "when", "next", "overrides")
+    show(table(columns, rows, whole=("when", "next")))
     return 0

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from flows.services.access import (
@@ -34,7 +35,7 @@ from flows.services.environments import (
     worker_environment,
 )
 from flows.services.late_runs import cancel_superseded
-from flows.services.prefect_api import PrefectApi, Unreachable
+from flows.services.prefect_api import PATIENCE_S, PrefectApi, Refused, Unreachable
 from flows.services.processes import (
     descendants,
     free_port,
@@ -42,7 +43,7 @@ from flows.services.processes import (
     stop,
 )
 from flows.services.registry import Registry, ServiceError
-from llm_core.printing import note
+from llm_core.printing import note, one_line
 from llm_core.secrets import mask_secrets
 from llm_core.training.config import GRACE_S
 from tasks.runtime.code import ROOT
@@ -130,15 +131,15 @@ def up(state: Path, say: Callable[[str], None]) -> str:
 
 def _settle(state: Path, url: str, say: Callable[[str], None]) -> None:
     """Before a worker takes runs: settle those that died with the last one, and leave one of
-    several late nights."""
-    api = PrefectApi.local(state, url)
+    several late nights. The worker tries again what fails here."""
+    api = replace(PrefectApi.local(state, url), limit_s=PATIENCE_S)
     try:
         dead = (*settle(state, Server(api)), *settle_taken(state, api, None))
         for line in (*dead, *cancel_superseded(api)):
             say(line)
         free_slots(api)
-    except Unreachable as error:
-        raise ServiceError(f"the Prefect server at {url} does not answer ({error})") from error
+    except (Unreachable, Refused) as error:
+        say(f"runs that died are left to the worker: {one_line(error)[:200]}")
 
 
 def down(state: Path) -> list[str]:

@@ -25,6 +25,8 @@ ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 TAG = "textmill"
 """Of every flow run that textmill makes."""
 PAGE = 200
+PATIENCE_S = 30.0
+"""Time in which a server answers on a busy machine, for callers who cannot do without."""
 BUSY = 503
 
 

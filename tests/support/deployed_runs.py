@@ -8,14 +8,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flows.live_runs import LiveRun, read_live
 from flows.progress import stage_progress
 from flows.services.local import mlflow_ui, up
-from flows.services.prefect_api import ACTIVE, ENDED, PrefectApi, Unreachable
+from flows.services.prefect_api import ACTIVE, ENDED, PATIENCE_S, PrefectApi, Unreachable
 from flows.services.processes import descendants, may_be_alive, start_time
 from flows.services.registry import Registry
 from tests.support.whole_runs import SMALL
@@ -44,7 +44,8 @@ class Deployed:
         return self.place / "state"
 
     def up(self) -> None:
-        self.api = PrefectApi.local(self.state, up(self.state, self.said.append))
+        api = PrefectApi.local(self.state, up(self.state, self.said.append))
+        self.api = replace(api, limit_s=PATIENCE_S)
 
     def submit(self, *overrides: str) -> str:
         """The id of a new flow run."""

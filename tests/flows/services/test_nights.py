@@ -63,7 +63,8 @@ def test_nights_have_overrides_of_their_own_which_outlive_up(
     assert "30 1 * * *" in capsys.readouterr().out
     assert cli.main(["schedule", "refresh", "--off", *asked]) == 0
     deployment = services.api.ask("GET", "/deployments/name/refresh/nightly")
-    assert not deployment["schedules"][0]["active"]
+    (night,) = deployment["schedules"]
+    assert not night["active"] and night["parameters"]["overrides"] == asked
 
 
 def test_after_nights_without_a_worker_one_run_is_made_up_for(services: Deployed) -> None:
@@ -88,7 +89,9 @@ def test_after_nights_without_a_worker_one_run_is_made_up_for(services: Deployed
     )
     (slug,) = [one["id"] for one in made["schedules"] if one.get("slug") == "often"]
     services.up()
-    services.api.ask("PATCH", f"/deployments/{deployment}/schedules/{slug}", {"active": False})
+    services.api.ask(
+        "PATCH", f"/deployments/{deployment}/schedules/{slug}", {**often, "active": False}
+    )
     nights = [run for run in services.api.flow_runs(("SCHEDULED", *ENDED)) if run["auto_scheduled"]]
     gone = [run for run in nights if run["state_name"] == "Superseded"]
     assert len(gone) >= 2
