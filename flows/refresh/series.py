@@ -73,6 +73,18 @@ def pinned_artifacts(config: RunConfig, store: Store) -> Mapping[str, Artifact]:
     return {}
 
 
+def has_nothing_new(config: RunConfig, store: Store, plan: Plan) -> bool:
+    """Whether the last completed run of the series stands on the very artifacts of a plan, so that
+    there is nothing to make and nothing to compare."""
+    chosen = config.start or config.only or config.force
+    series = recorded_series(config)
+    if chosen or series is None or any(step.runs for step in plan.steps):
+        return False
+    runs = completed_runs(read_records(store), series, plan.target)
+    keys = {step.node.stage: step.node.key for step in plan.steps}
+    return bool(runs) and runs[-1].stages == keys
+
+
 def require_kept(plan: Plan, pinned: Mapping[str, Artifact]) -> None:
     """Raise ConfigError where a plan would rebuild what is pinned, which other documents cannot
     give again."""

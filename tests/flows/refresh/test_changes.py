@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.commands import runs
 from flows.run import Run, describe, summarize
 from tests.support.nights import Nights, kept
 
@@ -72,6 +73,25 @@ def test_a_night_without_anything_new_says_so_and_of_which_night(nights: Nights)
     assert f"nothing new since run {first.record.run_id}" in describe(again)
     assert summarize(again)["changes"]["page"] is None
     assert all(outcome.cached for outcome in again.outcomes.values())
+
+
+def test_a_night_without_anything_new_starts_neither_prefect_nor_mlflow(
+    nights: Nights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [w for w in nights.overrides() if w not in ("tracking=off", "orchestrator=none")]
+    first = nights.refresh()
+
+    def refused(*arguments: Any) -> None:
+        raise AssertionError("Prefect was started")
+
+    monkeypatch.setattr(runs, "_run_under_prefect", refused)
+    assert runs.run_point("refresh", words) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert summary["changes"]["before"] == first.record.run_id
+    assert summary["changes"]["nothing_new"] and summary["mlflow_uri"] is None
+    for more in (["force=[shards]"], ["tokenizer.vocab_size=290"], ["refresh.series=new"]):
+        with pytest.raises(AssertionError, match="Prefect was started"):
+            runs.run_point("refresh", [*words, *more])
 
 
 def test_a_shift_in_new_documents_is_drift_and_more_of_the_same_is_none(nights: Nights) -> None:
