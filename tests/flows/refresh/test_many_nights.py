@@ -90,6 +90,7 @@ SERIES = [*SOURCE, "refresh.tokenizer=first"]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_ten_nights_of_the_sample_give_what_one_run_over_the_last_state_gives(
     tmp_path: Path,
 ) -> None:

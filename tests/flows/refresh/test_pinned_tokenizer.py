@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from flows.compose import compose
+from flows.refresh.series import require_kept
 from flows.run import Run, decide
 from llm_core.config import ConfigError
+from tasks.runtime.artifact import Artifact
+from tasks.runtime.plan import Plan, Step
+from tasks.runtime.store import Node
 from tests.support.nights import Nights, part_names, token_multiset
 
 FIRST = "refresh.tokenizer=first"
@@ -96,3 +100,15 @@ def test_a_kept_tokenizer_that_is_lost_is_never_trained_on_other_documents(
     nights.write("b", 7)
     with pytest.raises(ConfigError, match="missing" if is_gone else "damaged"):
         decide(compose(nights.overrides(FIRST)), "shards")
+
+
+def test_a_plan_that_finds_changed_bytes_in_a_kept_tokenizer_does_not_rebuild_it() -> None:
+    """As of a disk that returns other bytes than were written, which no stamp of a file shows."""
+    kept = Artifact(Path("tokenizer"), "tokenizer")
+    steps = [
+        Step(Node(stage, "key", "parts", {}, {}), "damaged: a file has changed content")
+        for stage in ("tokenizer", "shards")
+    ]
+    with pytest.raises(ConfigError, match="tokenizer key is kept .* damaged: a file has changed"):
+        require_kept(Plan("shards", steps), {"tokenizer": kept})
+    require_kept(Plan("shards", steps[1:]), {"tokenizer": kept})
