@@ -53,6 +53,7 @@ def test_each_place_adds_its_documents_behind_those_of_the_places_before(nights:
     assert len(part_names(runs[-1], "shards")) == 3
 
 
+@pytest.mark.slow
 def test_a_place_that_is_given_again_finds_its_shards(nights: Nights) -> None:
     runs = [place(nights, number, FIRST) for number in range(3)]
     again = place(nights, 1, FIRST)
@@ -66,6 +67,7 @@ def test_shards_of_another_tokenizer_are_not_put_behind(nights: Nights) -> None:
         place(nights, 1)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_chain_survives_gc(nights: Nights) -> None:
     runs = [place(nights, number, FIRST) for number in range(2)]
     remove(unused(runs[-1].store, keep=0))
@@ -73,6 +75,7 @@ def test_the_end_of_a_chain_survives_gc(nights: Nights) -> None:
     assert all(path.exists() for path in paths)
 
 
+@pytest.mark.slow
 def test_what_an_earlier_place_has_read_is_withdrawn_there_and_then_in_those_after_it(
     nights: Nights,
 ) -> None:

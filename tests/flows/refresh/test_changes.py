@@ -111,6 +111,7 @@ def test_a_shift_in_new_documents_is_drift_and_more_of_the_same_is_none(nights: 
     assert "drift: " in describe(shifted) and "num_bytes (effect 1.00)" in describe(shifted)
 
 
+@pytest.mark.slow
 def test_few_new_documents_are_not_tested(nights: Nights) -> None:
     nights.refresh()
     nights.write("b", 7, num_documents=12, num_words=(300, 400))
@@ -131,6 +132,7 @@ def test_nights_are_compared_within_their_series_and_points_of_sweeps_with_none(
     assert changes(nights.refresh())["nothing_new"], "a point is nobody's night before"
 
 
+@pytest.mark.slow
 def test_a_failed_night_is_nobodys_night_before(nights: Nights) -> None:
     first = nights.refresh()
     nights.write("b", 7)
@@ -139,6 +141,7 @@ def test_a_failed_night_is_nobodys_night_before(nights: Nights) -> None:
     assert changes(nights.refresh())["before"] == first.record.run_id
 
 
+@pytest.mark.slow
 def test_a_night_whose_data_is_gone_is_passed_over(nights: Nights) -> None:
     first = nights.refresh()
     nights.write("b", 7)

@@ -50,6 +50,7 @@ def test_a_second_night_keeps_the_tokenizer_of_the_first_and_encodes_only_the_ne
     assert unpinned.artifacts["tokenizer"].key != first.artifacts["tokenizer"].key
 
 
+@pytest.mark.slow
 def test_a_key_keeps_that_tokenizer_in_another_series_too(nights: Nights) -> None:
     key = nights.refresh().artifacts["tokenizer"].key
     nights.write("b", 7)

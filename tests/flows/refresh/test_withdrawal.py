@@ -105,6 +105,7 @@ def test_gc_leaves_nothing_of_a_withdrawn_document_and_all_that_the_last_run_nee
     assert {stage: part_names(forced, stage) for stage in parts} == parts, "no part was missing"
 
 
+@pytest.mark.slow
 def test_gc_keeps_parts_while_a_run_that_uses_their_folder_is_not_finished(nights: Nights) -> None:
     nights.refresh()
     nights.write("b", 5)
@@ -147,6 +148,7 @@ def test_explain_says_when_a_document_was_withdrawn(
     assert json.loads(as_json)["withdrawn"]["or_earlier"] is True
 
 
+@pytest.mark.slow
 def test_explain_names_the_last_run_that_had_a_document(
     nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
