@@ -17,12 +17,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
+from pathlib import Path
 
 from flows.compose import RunConfig
 from flows.console import say
 from flows.records import RunRecord, chain_places, read_records, runs_dir
+from flows.refresh.series import series_of
 from llm_core.config import ConfigError
 from llm_core.locks import open_lock
+from tasks.ingest.withdrawn import find_named, withdrawn_names
 from tasks.runtime.inputs import InputDigests
 from tasks.runtime.keys import digest
 from tasks.runtime.store import Store
@@ -56,27 +59,60 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
     name = config.dedup.chain
     if name is None:
         return config, None
+    # The name of its series is that of the chain, which is taken out of the configuration here.
+    config = replace(config, refresh=replace(config.refresh, series=series_of(config)))
     store = Store(config.store)
     try:
-        inputs = InputDigests(store.digests_file).of(config.source.input_files())
+        inputs = InputDigests(store.digests_file).of(config.source.data_files())
     except FileNotFoundError as error:
         raise ConfigError(f"{error.filename} disappeared during the scan; run again") from error
     link = {"name": name, "inputs": digest(inputs)}
-    before = _run_before(read_records(store), link)
+    earlier = _runs_before(read_records(store), link)
+    _require_none_withdrawn(config, store, earlier)
     dedup = replace(config.dedup, chain=None)
-    if before is not None:
-        key = before.stages["dedup"]
-        if state := store.damage("dedup", key):
-            raise ConfigError(
-                f"dedup.chain ({name}) continues from dedup {key} of run {before.run_id}, which is"
-                f" not in the store ({state}); rebuild it with the input of that run and"
-                " only=dedup, or begin a chain of another name"
+    shards = replace(config.shards, whole_chain=False)
+    if earlier:
+        dedup = replace(dedup, index=_last_artifact(store, earlier[-1], "dedup", name))
+        if config.shards.whole_chain:
+            shards = replace(shards, earlier=_last_artifact(store, earlier[-1], "shards", name))
+    return replace(config, dedup=dedup, shards=shards), link
+
+
+def _last_artifact(store: Store, before: RunRecord, stage: str, chain: str) -> Path:
+    """What a chain continues from; raises ConfigError where it is gone."""
+    key = before.stages.get(stage, "")
+    if state := store.damage(stage, key) if key else "not made":
+        raise ConfigError(
+            f"dedup.chain ({chain}) continues from {stage} {key} of run {before.run_id}, which is"
+            f" not in the store ({state}); rebuild it with the input of that run and"
+            f" only={stage}, or begin a chain of another name"
+        )
+    return store.root / stage / key
+
+
+def _require_none_withdrawn(config: RunConfig, store: Store, earlier: Sequence[RunRecord]) -> None:
+    """Raise ConfigError where an earlier place of the chain has read a document that is withdrawn
+    now: its index and shards would go on holding it."""
+    names = withdrawn_names(config.source.remove)
+    for record in earlier if names else ():
+        ingest = store.find("ingest", record.stages.get("ingest", ""))
+        if ingest is None:
+            say(
+                f"source.remove: what run {record.run_id} read is no longer in the store, so its"
+                " documents are not looked through"
             )
-        dedup = replace(dedup, index=store.root / "dedup" / key)
-    return replace(config, dedup=dedup), link
+        elif held := sorted(find_named(ingest, names)):
+            shown = ", ".join(held[:3]) + (" …" if held[3:] else "")
+            raise ConfigError(
+                f"source.remove names what run {record.run_id} of dedup.chain"
+                f" ({config.dedup.chain}) has read: {shown}; give the input of that run again with"
+                " source.remove, and then those of the places after it"
+            )
 
 
-def _run_before(records: Sequence[RunRecord], link: dict[str, str]) -> RunRecord | None:
+def _runs_before(records: Sequence[RunRecord], link: dict[str, str]) -> list[RunRecord]:
+    """The last runs of the places before an input, in order. Raises ConfigError where another run
+    is making the chain longer."""
     name, inputs = link["name"], link["inputs"]
     places = chain_places(records, name)
     for record in records if inputs not in places else ():
@@ -91,5 +127,4 @@ def _run_before(records: Sequence[RunRecord], link: dict[str, str]) -> RunRecord
                 f" {record.process.get('host')}; run again when that run has ended, or, if it died"
                 f" on another machine, delete its record .runs/{record.run_id}.json in the store"
             )
-    earlier = list(takewhile(lambda known: known != inputs, places))
-    return places[earlier[-1]] if earlier else None
+    return [places[known] for known in takewhile(lambda known: known != inputs, places)]

@@ -10,6 +10,7 @@ import shutil
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -192,6 +193,14 @@ def in_and_out(artifact: Artifact) -> tuple[str, str]:
         case _ if "read" in counters and "kept" in counters:
             return f"{counters['read']:,} documents", f"{counters['kept']:,} documents"
     return "", ""
+
+
+def own_drops(artifact: Artifact) -> Counter[str]:
+    """{reason: documents} that a stage itself dropped."""
+    dropped = artifact.counters.get("dropped", {})
+    if artifact.stage == "documents":  # its counters have those of every judge
+        dropped = artifact.metrics.get("dropped", {}).get("documents", {})
+    return Counter(dropped)
 
 
 def headline(artifacts: Mapping[str, Artifact]) -> dict[str, Any]:

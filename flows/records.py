@@ -54,6 +54,8 @@ class RunRecord:
     process: dict[str, Any] = field(default_factory=dict)
     chain: dict[str, str] | None = None
     """`name` of the chain this run is of, and digest of its `inputs`."""
+    series: str | None = None
+    """Name of the runs over the same source that this one is compared with."""
 
     def is_alive(self) -> bool:
         """Whether the run may still be going on; one on another host cannot be asked."""
@@ -154,7 +156,13 @@ def chain_places(records: Sequence[RunRecord], name: str) -> dict[str, RunRecord
     return places
 
 
-def chain_ends(records: Sequence[RunRecord], name: str) -> list[str]:
-    """Keys of the dedup artifacts that the next run of a chain continues from: with new input the
+def chain_ends(records: Sequence[RunRecord], name: str) -> list[tuple[str, str]]:
+    """(stage, key) of the artifacts that the next run of a chain continues from: with new input the
     last, with the last one's the one before it."""
-    return [record.stages["dedup"] for record in list(chain_places(records, name).values())[-2:]]
+    ends = list(chain_places(records, name).values())[-2:]
+    return [
+        (stage, record.stages[stage])
+        for record in ends
+        for stage in ("dedup", "shards")
+        if stage in record.stages
+    ]

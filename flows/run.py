@@ -14,10 +14,13 @@ from typing import Any
 
 from flows.chains import alone_in_chain, follow_chain
 from flows.compose import RunConfig
-from flows.console import Progress, headline, in_and_out, say
+from flows.console import Progress, headline, in_and_out, own_drops, say
 from flows.console import table as show_table
 from flows.live_runs import LiveRun, announced
 from flows.records import RunRecord, new_record, write_record
+from flows.refresh.changes import Changes
+from flows.refresh.nights import as_night
+from flows.refresh.series import pinned_artifacts, recorded_series, require_kept
 from flows.stops import STOPS
 from flows.tracking.runs import Tracker, make_tracker
 from llm_core.config import ConfigError
@@ -69,6 +72,8 @@ class Run:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     on_stage: Callable[[], None] = lambda: None
     """Called when a stage begins or has ended."""
+    changes: Changes | None = None
+    """What a refresh changed beside the one before it."""
 
     def stage(self, name: str, *parents: Output) -> Output:
         """Make the artifact of a stage, or find it; what is missing and not needed is passed
@@ -143,13 +148,15 @@ def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
     _require_sound_index(store, config, to_be_read=False)
     try:
         digests = InputDigests(store.digests_file)
-        nodes = make_nodes(target, config.stages, digests, device_fingerprint())
+        pinned = pinned_artifacts(config, store)
+        nodes = make_nodes(target, config.stages, digests, device_fingerprint(), pinned)
     except FileNotFoundError as error:
         raise ConfigError(
             f"{error.filename} does not exist; name files that are there (a relative path starts"
             " here)"
         ) from error
     plan = make_plan(store, nodes, target, config.start, config.only, config.force)
+    require_kept(plan, pinned)
     # Checking digests reads the whole index, which only a run of dedup does anyway.
     if any(step.runs for step in plan.steps if step.node.stage == "dedup"):
         _require_sound_index(store, config, to_be_read=True)
@@ -169,6 +176,7 @@ def _require_sound_index(store: Store, config: RunConfig, to_be_read: bool) -> N
         )
 
 
+@as_night
 @contextmanager
 def open_run(
     flow: str,
@@ -191,9 +199,10 @@ def open_run(
             record = new_record(flow, plan, overrides, link)
             if live.flow_run_id is not None:
                 record.process |= {"prefect_flow_run_id": live.flow_run_id}
+            record.series = recorded_series(config)
             write_record(store, record)
         live.note_record(record.run_id)
-        tracker = make_tracker(config.tracking, config.state, record, given.resolved())
+        tracker = make_tracker(config.tracking, config.state, record, given.tracked())
         record.mlflow_run_id = tracker.run_id
         run = Run(config, store, plan, record, tracker, make, live)
         with _kept(run, cluster):
@@ -243,6 +252,7 @@ def summarize(run: Run) -> dict[str, Any]:
             }
             for name, outcome in run.outcomes.items()
         },
+        **({"changes": run.changes.summary()} if run.changes else {}),
         **headline(run.artifacts),
     }
 
@@ -260,6 +270,7 @@ def describe(run: Run) -> str:
             ("stage", "in", "out", "seconds", "", "key"), rows, spare=("in", "seconds", "out")
         ),
         "",
+        *_dropped(run),
         f"store   {run.store.root}/<stage>/<key>",
     ]
     if run.quarantined:
@@ -270,8 +281,25 @@ def describe(run: Run) -> str:
         )
     if said := earlier_documents(run.artifacts):
         lines.append(said)
+    if run.changes:
+        lines.append(f"changes {run.changes.line}")
+        lines.append(f"        {run.changes.page or run.changes.file}")
     if run.report:
         lines.append(f"report  {run.report}")
     if run.tracker.run_id:
         lines.append(f"mlflow  {run.tracker.describe()}")
     return "\n".join(lines)
+
+
+def _dropped(run: Run) -> list[str]:
+    """A line for each stage that dropped documents, with the reason of most of them."""
+    lines = []
+    for name, outcome in run.outcomes.items():
+        if (dropped := own_drops(outcome.artifact)).total():
+            reason, count = dropped.most_common(1)[0]
+            lines.append(f"{name:<14}{dropped.total():>9,}   most by {reason} ({count:,})")
+    shown = [f"{'dropped' if not i else '':<8}{line}" for i, line in enumerate(lines)]
+    if {"quality", "pii"} <= set(run.outcomes) and own_drops(run.artifacts["quality"]).total():
+        # Why a later row of the table can be larger than an earlier one.
+        shown.append("judges  quality, pii and contamination each read all that ingest kept")
+    return shown

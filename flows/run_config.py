@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from flows.notifications.config import NotifyConfig
+from flows.refresh.config import RefreshConfig
 from flows.tracking.runs import TrackingConfig
 from llm_core.config import ConfigError, nearest, to_plain
 from llm_core.fingerprint import num_processors
@@ -74,6 +76,8 @@ class RunConfig:
     serve: ServeConfig
     bench: BenchConfig
     report: ReportConfig
+    refresh: RefreshConfig
+    notify: NotifyConfig
     tracking: TrackingConfig
     start: str | None = None
     """First stage that may run; what comes before must be in the store."""
@@ -118,6 +122,11 @@ class RunConfig:
                 f"runner_address ({self.runner_address}) is for clusters; add runner=ray or"
                 " runner=dask"
             )
+        if self.shards.whole_chain and self.dedup.chain is None:
+            raise ConfigError(
+                "shards.whole_chain needs dedup.chain; name one, such as dedup=indexed"
+                " dedup.chain=crawl"
+            )
         _ = self.train_stage  # its rules hold between groups
         check_scores(self.quality, self.scores.names)
         check_labels(self, self.language.labels, self.source.names)
@@ -139,6 +148,7 @@ class RunConfig:
         named = {
             "ingest": self.source,
             "dedup": self.dedup.in_store(self.store),
+            "shards": self.shards.in_store(self.store),
             "train": self.train_stage,
             "evaluate": EvaluateStageConfig(self.evaluate, self.generate),
         }
@@ -149,5 +159,9 @@ class RunConfig:
         return self.num_workers or num_processors()
 
     def resolved(self) -> dict[str, Any]:
-        """Plain values of everything, for records and trackers."""
+        """Plain values of everything."""
         return to_plain(self)  # type: ignore[no-any-return]
+
+    def tracked(self) -> dict[str, Any]:
+        """Plain values of everything for trackers, without who is told: that is personal."""
+        return {name: value for name, value in self.resolved().items() if name != "notify"}

@@ -107,8 +107,28 @@ def describe_record(found: Mapping[str, Any]) -> str:
             f"line {_number(record['line'])}",
             f"byte {_number(record['byte_offset'])}",
         ),
+        *_withdrawn(found),
         *_other_matches(found),
     ]
+    return page(lines)
+
+
+def describe_file(found: Mapping[str, Any]) -> str:
+    """What is known of a file of the source: what of it became no document, and where."""
+    file = found["file"]
+    rows, name = file["records"], _on_a_line(file["name"])
+    lines = [f"file {name}   run {found['run']}"]
+    if not file["is_read"]:
+        return page([*lines, "  skipped: unsupported format; name it with source.format"])
+    if not rows:
+        return page([*lines, "  every record of it became a document"])
+    lines.append("  of its records these became no document:")
+    lines += [_line(outcome, f"{count:,}", reason) for outcome, reason, count in file["reasons"]]
+    lines += ["", f"  the first {len(rows)}:"]
+    for row in rows:
+        place = f"line {_number(row['line'])}, byte {_number(row['byte_offset'])}"
+        named = row["source_id"] or row["id"] or ""
+        lines.append(_line(row["outcome"], place, _on_a_line(row["reason"]), _on_a_line(named)))
     return page(lines)
 
 
@@ -122,6 +142,13 @@ def _places(what: str, name: str, rows: Sequence[Mapping[str, Any]]) -> list[str
     return [
         f"    {what}{row[name]} at bytes {row['start']}–{row['end']}" for row in rows[:MOST_ROWS]
     ]
+
+
+def _withdrawn(found: Mapping[str, Any]) -> list[str]:
+    if not (when := found.get("withdrawn")):
+        return []
+    by = f"by run {when['run']}" + " or an earlier one" * when["or_earlier"]
+    return [_line("withdrawn", by, when["at"])]
 
 
 def _other_matches(found: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -18,6 +18,7 @@ import click
 
 from flows.commands.answers import (
     describe_document,
+    describe_file,
     describe_hit,
     describe_record,
     describe_replay,
@@ -29,6 +30,7 @@ from flows.conf_files import choices
 from flows.records import RunRecord, read_records
 from llm_core.config import ConfigError
 from llm_core.printing import show
+from tasks.ingest.withdrawn import WITHDRAWN
 from tasks.report.quantities import plural
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.store import Store
@@ -57,25 +59,44 @@ class Question:
 @command("ID [OVERRIDES]...", options=[JSON])
 def explain(words: Sequence[str], as_json: bool) -> int:
     """What every stage found in one document, and where it is now."""
-    from tasks.explain.explain import NEEDED, explain_document, find_documents, find_records
+    from tasks.explain.explain import (
+        NEEDED,
+        explain_document,
+        find_documents,
+        find_file,
+        find_records,
+    )
 
     question = _parse(words, ids=True)
     if len(question.words) != 1:
         raise ConfigError(
-            "explain needs one id, of textmill or of its source, or a URL; write textmill explain"
-            " ID [run=RUN] [store=DIR], and an id that begins with - after --"
+            "explain needs one id, of textmill or of its source, a URL or a file of the source;"
+            " write textmill explain ID [run=RUN] [store=DIR], and an id that begins with - after"
+            " --"
         )
     run = _past_run(question, NEEDED, ("scores", "contamination"))
     ingest, asked = run.artifacts["ingest"], question.words[0]
     places, records = find_documents(ingest, asked), find_records(ingest, asked)
     if not places and not records:
+        if file := find_file(ingest, asked):
+            answer = {"run": run.record.run_id, "file": file}
+            show(json.dumps(answer, ensure_ascii=False) if as_json else describe_file(answer))
+            return 0
+        earlier = _last_run_with(asked, question)
+        way_out = (
+            f"run {earlier} is the last that had it: textmill explain {asked} run={earlier}"
+            if earlier
+            else "name its id, its source_id, its url or its file, or another run with run=ID"
+        )
         raise ConfigError(
             f"{asked} is not found in run {run.record.run_id}, neither as a document nor as a"
-            " dropped record; name its id, its source_id or its url, or another run with run=ID"
+            f" dropped record; {way_out}"
         )
     others = len(places) + len(records) - 1
     found: dict[str, Any] = {"run": run.record.run_id, "other_matches": others}
     found |= explain_document(run.artifacts, places[0]) if places else {"record": records[0]}
+    if not places and records[0]["reason"] == WITHDRAWN:
+        found["withdrawn"] = _withdrawn_by(asked, question)
     if as_json:
         show(json.dumps(found, ensure_ascii=False, default=bytes.hex))
     else:
@@ -129,6 +150,48 @@ def replay(words: Sequence[str], as_json: bool) -> int:
     return 0
 
 
+def _ingests(question: Question) -> Iterator[tuple[RunRecord, Artifact]]:
+    """Runs with an ingest artifact that no newer run has, newest first."""
+    store = Store(compose(_places(question)).store)
+    seen = set()
+    for record in read_records(store):
+        key = record.stages.get("ingest")
+        if key and key not in seen and (artifact := store.find("ingest", key)):
+            seen.add(key)
+            yield record, artifact
+
+
+def _last_run_with(asked: str, question: Question) -> str | None:
+    """The newest run that read a document or record of this name, if any is in the store."""
+    from tasks.explain.explain import find_documents, find_records
+
+    for record, ingest in _ingests(question) if question.run_id is None else ():
+        if find_documents(ingest, asked) or find_records(ingest, asked):
+            return record.run_id
+    return None
+
+
+def _withdrawn_by(asked: str, question: Question) -> dict[str, Any]:
+    """The first run of which the store knows that it left a document out as withdrawn.
+
+    or_earlier: no run before it is in the store that had the document.
+    """
+    from tasks.explain.explain import find_documents, find_records
+
+    first: RunRecord | None = None
+    for record, ingest in _ingests(question):
+        if any(r["reason"] == WITHDRAWN for r in find_records(ingest, asked)):
+            first = record
+        elif first and find_documents(ingest, asked):
+            return {"run": first.run_id, "at": first.started_at, "or_earlier": False}
+    assert first is not None, "the run that was asked has it"
+    return {"run": first.run_id, "at": first.started_at, "or_earlier": True}
+
+
+def _places(question: Question) -> list[str]:
+    return [o for o in question.overrides if o.split("=")[0] in ("store", "state")]
+
+
 def _parse(arguments: Sequence[str], ids: bool = False) -> Question:
     """ids: one of the words is an id, which may have any sign in it: `https://x.org/?page=2`."""
     run_id = None
@@ -158,8 +221,7 @@ def _past_run(question: Question, needed: Sequence[str], also: Sequence[str] = (
 
     Raises ConfigError where there is none, or its data is gone or damaged.
     """
-    places = [o for o in question.overrides if o.split("=")[0] in ("store", "state")]
-    store = Store(compose(places).store)
+    store = Store(compose(_places(question)).store)
     records = [r for r in read_records(store) if question.run_id in (None, r.run_id)]
     for record in records:
         artifacts = {}

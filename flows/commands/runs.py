@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,14 @@ from flows.compose import RunConfig, compose
 from flows.console import say, table
 from flows.launch import split_hydra, sweep_points
 from flows.live_runs import LiveRun, announced
+from flows.refresh.series import has_nothing_new
 from flows.run import decide, describe, open_run, summarize
 from flows.services.dead_runs import Server, settle
 from flows.services.local import ensure_server, server_name, use_environment
 from flows.services.prefect_api import PrefectApi
 from flows.stops import sigterm_raises
 from flows.sweeps import run_sweep
+from flows.tracking.runs import TrackingConfig
 from llm_core.config import ConfigError, nearest
 from llm_core.printing import show
 from tasks.report.quantities import plural
@@ -90,9 +93,13 @@ def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
 def run_point(name: str, overrides: Sequence[str]) -> int:
     """One run of a flow, under Prefect or in this process alone."""
     config = compose(overrides)
-    decide(config, FLOWS[name].target)  # a plan that cannot be, before anything slow is done for it
+    # A plan that cannot be is refused before anything slow is done for it.
+    store, decided = decide(config, FLOWS[name].target)
     use_environment(config.state)
     how = _run_here if config.orchestrator == "none" else _run_under_prefect
+    if name == "refresh" and has_nothing_new(config, store, decided):
+        # Nothing happens that Prefect or MLflow could show, and each takes seconds to load.
+        config, how = replace(config, tracking=TrackingConfig(enabled=False)), _run_here
     with announced(FLOWS[name].flow, overrides, config) as live:
         summary, description = how(name, overrides, config, live)
     show(description)

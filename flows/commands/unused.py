@@ -24,6 +24,8 @@ from typing import Any
 import click
 
 from flows.commands.command import command
+from flows.commands.store_folders import names_in, opened
+from flows.commands.unused_parts import unused_parts
 from flows.compose import compose
 from flows.console import say, table
 from flows.records import KEY, RunRecord, chain_ends, read_records, require_marked, require_store
@@ -60,7 +62,7 @@ class Unused:
     """Something in the store that no recent run refers to."""
 
     kind: str
-    """artifact, parts, work, or remote: a file that was fetched from elsewhere."""
+    """artifact, parts, part, work, or remote: a file that was fetched from elsewhere."""
     root: Path
     path: Path
     size_bytes: int
@@ -120,14 +122,12 @@ def unused(
                 last = dict.fromkeys(record.stages, record) | last
         kept += last.values()
     keys = {(stage, key) for r in kept for stage, key in r.stages.items()}
-    keys |= {
-        ("dedup", key)
-        for name in {r.chain["name"] for r in records if r.chain}
-        for key in chain_ends(records, name)
-    }
+    chains = {r.chain["name"] for r in records if r.chain}
+    keys |= {end for name in chains for end in chain_ends(records, name)}
     part_keys = {(stage, key) for r in kept for stage, key in r.parts.items()}
+    candidates = [*_candidates(store, keys, part_keys), *unused_parts(store, kept)]
     found, foreign = [], []
-    for kind, path in _candidates(store, keys, part_keys):
+    for kind, path in candidates:
         try:
             size_bytes = _size_bytes(kind, path)
         except FileNotFoundError:
@@ -161,7 +161,7 @@ def remove(items: Sequence[Unused]) -> int:
             suppress(FileNotFoundError, NotADirectoryError, Foreign),
         ):
             if free and _size_bytes(item.kind, item.path) >= 0:
-                with _opened(item.root, item.path.relative_to(item.root).parent) as folder:
+                with opened(item.root, item.path.relative_to(item.root).parent) as folder:
                     # Out of the store by one rename, so that no reader finds half an artifact.
                     name, trash = item.path.name, f".{item.path.name}.{os.getpid()}.tmp"
                     os.rename(name, trash, src_dir_fd=folder, dst_dir_fd=folder)
@@ -184,10 +184,10 @@ def _candidates(
         ("work", store.root / ".work", keys),
     ):
         for stage in STAGES:
-            for name in _names(store.root, (root / stage).relative_to(store.root)):
+            for name in names_in(store.root, (root / stage).relative_to(store.root)):
                 if (KEY.fullmatch(name) and (stage, name) not in known) or REMOVED.fullmatch(name):
                     yield kind, root / stage / name
-    for name in _names(store.root, Path(".work")):
+    for name in names_in(store.root, Path(".work")):
         if REPLACED.fullmatch(name) or REMOVED.fullmatch(name):
             yield "work", store.root / ".work" / name
     yield from (("remote", path) for path in _unused_remote_files(store, keys))
@@ -210,7 +210,7 @@ def _unused_remote_files(store: Store, keys: Collection[tuple[str, str]]) -> Ite
             return
         used |= set(artifact.record["identity"]["inputs"].values()) if artifact else set()
     digests = InputDigests(store.digests_file)
-    for name in _names(store.root, Path(".remote")):
+    for name in names_in(store.root, Path(".remote")):
         path = store.root / ".remote" / name
         if REMOVED.fullmatch(name):
             yield path
@@ -242,6 +242,8 @@ def _size_bytes(kind: str, path: Path) -> int:
         if (record.get("stage"), record.get("key")) != (path.parent.name, path.name):
             raise Foreign(f"its {ARTIFACT_FILE} names another stage or key")
         _require_listed(sizes, record, Path(ARTIFACT_FILE))
+    elif kind == "part":
+        _require_listed(sizes, _record(path / PART_FILE), Path(PART_FILE))
     elif kind == "parts":
         for part in sorted(os.scandir(path), key=lambda entry: entry.name):
             if UNFINISHED_PART.fullmatch(part.name) and part.is_dir(follow_symlinks=False):
@@ -302,37 +304,6 @@ def _files(folder: Path) -> Iterator[tuple[Path, int]]:
         for name in files:
             with suppress(FileNotFoundError):  # somebody else's temporary file
                 yield Path(parent, name).relative_to(folder), Path(parent, name).lstat().st_size
-
-
-def _names(root: Path, folder: Path) -> list[str]:
-    """What is in a folder of the store, in order; nothing where it is missing or where a step on
-    the way to it is a link."""
-    try:
-        with _opened(root, folder) as opened:
-            return sorted(os.listdir(opened))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-@contextmanager
-def _opened(root: Path, folder: Path) -> Iterator[int]:
-    """A folder below `root`, opened step by step. Raises NotADirectoryError where a step is a link
-    or a file."""
-    opened = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for step in folder.parts:
-            try:
-                below = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened)
-            except OSError as error:
-                # A link is ELOOP or ENOTDIR, by the system.
-                if stat.S_ISLNK(os.stat(step, dir_fd=opened, follow_symlinks=False).st_mode):
-                    raise NotADirectoryError(f"{root / folder} is reached by a link") from error
-                raise
-            os.close(opened)
-            opened = below
-        yield opened
-    finally:
-        os.close(opened)
 
 
 @contextmanager

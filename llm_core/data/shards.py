@@ -203,14 +203,21 @@ def open_shards(folder: Path, split: str) -> TokenShards:
         )
     shards = tuple(_open(path) for path in paths)
     first = shards[0].metadata
-    for number in range(int(first["num_shards"])):
+    # Of a set that has grown at its end, earlier shards say how many there were before.
+    num_shards = max(int(shard.metadata["num_shards"]) for shard in shards)
+    for number in range(num_shards):
         name = f"{split}-{number:05d}.arrow"
         if number >= len(paths) or paths[number].name != name:
             raise ShardError(
                 f"shard {Path(folder) / name} is missing; rebuild them with force=[shards]"
             )
+    if len(paths) > num_shards:
+        raise ShardError(
+            f"shard {paths[num_shards]} is not of the {num_shards} of its set; rebuild them with"
+            " force=[shards]"
+        )
     expected = {"split": split} | {
-        name: first[name] for name in ("tokenizer_digest", "config_digest", "seed", "num_shards")
+        name: first[name] for name in ("tokenizer_digest", "config_digest", "seed")
     }
     for shard in shards:
         for name, value in expected.items():

@@ -12,6 +12,7 @@ columns of the parts until the document is found, then one part.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from tasks.corpus.documentset import ID, find_rows, read_row, read_table
 from tasks.corpus.visible import shows
 from tasks.documents.stage import EMPTIED, MIXTURE
 from tasks.documents.verdicts import JUDGES
-from tasks.ingest.droppedrecords import find_dropped
+from tasks.ingest.droppedrecords import DROPPED_FILE, find_dropped
 from tasks.quality.described_rules import place_of, rule_at, threshold_at
 from tasks.runtime.artifact import Artifact
 
@@ -60,6 +61,33 @@ def find_records(ingest: Artifact, identifier: str) -> list[dict[str, Any]]:
         if records := find_dropped(ingest, column, wanted):
             return [one | {"id": one["id"].hex() if one["id"] else None} for one in records]
     return []
+
+
+def find_file(ingest: Artifact, path: str) -> dict[str, Any] | None:
+    """What became no document of a file of the source, as JSON-able values; None for another file.
+
+    path: its name in the source, or a path that ends with it.
+    """
+    left_out = ingest.metrics.get("files_left_out", {}).get("examples", [])
+    names = [*ingest.record.get("identity", {}).get("inputs", {}), *left_out]
+    fits = [name for name in names if path == name or path.endswith(f"/{name}")]
+    if not fits:
+        return None
+    name = max(fits, key=len)
+    rows = []
+    for file in ingest.files(DROPPED_FILE):
+        table = read_table(file)
+        # Members of an archive are named after it.
+        member = pc.starts_with(table["file"], f"{name}!")
+        rows += table.filter(pc.or_(pc.equal(table["file"], name), member)).to_pylist()
+    reasons = Counter((row["outcome"], row["reason"].partition(":")[0]) for row in rows)
+    shown = [row for row in rows if row["outcome"] == "quarantined"] or rows
+    return {
+        "name": name,
+        "is_read": name not in left_out,
+        "reasons": [[*what, count] for what, count in reasons.most_common()],
+        "records": [row | {"id": row["id"].hex() if row["id"] else None} for row in shown[:10]],
+    }
 
 
 def _columns_of(identifier: str) -> Iterator[tuple[str, pa.Scalar]]:

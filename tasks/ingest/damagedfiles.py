@@ -12,6 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tasks.runtime.stage import StageFailure
+
+
+class TooManyFaults(StageFailure):
+    """More of the source could not be read than `source.max_bad_frac` allows."""
+
 
 @dataclass(frozen=True)
 class FileExtent:

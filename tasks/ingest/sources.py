@@ -15,6 +15,7 @@ from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, NOT_IN_PART_KEY, ConfigError
 from tasks.ingest.sourcefiles import Listing, Unfetched, list_files, list_unfetched
+from tasks.ingest.withdrawn import REMOVE_FILE
 from tasks.readers.formats import Layout, format_of, known_formats
 from tasks.readers.recordlimits import DEFAULT_RECORD_BYTES, Limits
 
@@ -127,6 +128,9 @@ class SourceConfig(InputConfig):
     sources: dict[str, InputConfig] = field(default_factory=dict, metadata=NOT_IN_PART_KEY)
     """Several sources by name, each with its own paths and columns. Those of `source` itself are
     not used then, and `source.paths` must be empty."""
+    remove: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """File that lists withdrawn documents, one id or source_id a line. They are in no artifact from
+    then on; `textmill gc` removes older ones. Its content is in the key."""
     html: HtmlConfig = field(default_factory=HtmlConfig)
     max_bad_frac: float = field(default=0.05, metadata=NOT_IN_KEY)
     """The run fails where a larger share of the records is quarantined. Records that damaged files
@@ -201,8 +205,20 @@ class SourceConfig(InputConfig):
         return f"source.sources.{name}" if self.sources else "source"
 
     def input_files(self) -> dict[str, Path]:
-        """{unique name: file} of everything that is read; with several sources the name begins with
-        that of its source."""
+        """{unique name: file} of everything that is read, the list of withdrawn documents among
+        them. Raises ConfigError where that list is missing."""
+        if self.remove is None:
+            return self.data_files()
+        if not self.remove.is_file():
+            raise ConfigError(
+                f"source.remove ({self.remove}) is not a file; name one that lists an id or"
+                " source_id a line, or leave it out"
+            )
+        return self.data_files() | {REMOVE_FILE: self.remove}
+
+    def data_files(self) -> dict[str, Path]:
+        """{unique name: file} of everything that documents come from; with several sources the name
+        begins with that of its source."""
         return {
             input_name(name, relative, bool(self.sources)): path
             for name, listing in self.listings().items()

@@ -26,13 +26,14 @@ from typing import Any
 from llm_core.printing import get_logger, printable
 from tasks.corpus.documentset import sum_counters
 from tasks.corpus.tally import largest
-from tasks.ingest.damagedfiles import FileExtent, estimate_lost
+from tasks.ingest.damagedfiles import FileExtent, TooManyFaults, estimate_lost
 from tasks.ingest.documentrows import Row, RowReader
 from tasks.ingest.documentwriter import DocumentWriter
 from tasks.ingest.droppedrecords import DROPPED_FILE, DroppedRecords, merge_dropped
 from tasks.ingest.filecounts import FileCounts
 from tasks.ingest.sourcefiles import Listing
 from tasks.ingest.sources import InputConfig, SourceConfig, input_name
+from tasks.ingest.withdrawn import WITHDRAWN, Withdrawn, digest_withdrawn, read_withdrawn
 from tasks.readers import Columns, Dropped, Fault, Record, Skipped, read_streams
 from tasks.readers.formats import ARCHIVES, SEEKING, format_of
 from tasks.readers.pages import READ_PAGE
@@ -64,9 +65,13 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
     results = run_parts(ingest_file, parts, config, out_dir)
     _merge(results, out_dir)
     extents = [FileExtent(**result.counters["extent"]) for result in results]
+    apart = ("extent", "withdrawn")
     counters = sum_counters(
-        [{k: v for k, v in result.counters.items() if k != "extent"} for result in results]
+        [{k: v for k, v in result.counters.items() if k not in apart} for result in results]
     )
+    withdrawn = read_withdrawn(config.remove)
+    for result in results:
+        withdrawn.found |= set(result.counters.get("withdrawn", ()))
     metrics = {
         "by_source": largest(counters.pop("by_source")),
         "licenses": {k: v["documents"] for k, v in largest(counters.pop("licenses")).items()},
@@ -74,6 +79,8 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
         "quarantine_examples": _examples(out_dir / QUARANTINE_FILE, MAX_EXAMPLES),
         "files_left_out": left_out,
     }
+    if config.remove is not None:
+        metrics["withdrawn"] = _withdrawn(withdrawn, config.remove)
     check_accounting("ingest", counters)
     if not counters["kept"]:
         first_fault = _first_faults(out_dir / QUARANTINE_FILE, 1)
@@ -90,7 +97,7 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
 
 
 def require_budget(artifact: Artifact, config: SourceConfig) -> None:
-    """Raise StageFailure where more was quarantined than `max_bad_frac` allows. Says how much, of
+    """Raise TooManyFaults where more was quarantined than `max_bad_frac` allows. Says how much, of
     what kind, and where."""
     read, quarantined = artifact.counters["read"], artifact.counters["quarantined"]
     damaged, lost = artifact.counters["files_damaged"], artifact.counters["lost_estimate"]
@@ -101,7 +108,7 @@ def require_budget(artifact: Artifact, config: SourceConfig) -> None:
     kinds = Counter(artifact.counters["quarantined_by"])
     shown = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(3))
     first = _first_faults(artifact.file(QUARANTINE_FILE), MAX_NAMED_FAULTS)
-    raise StageFailure(
+    raise TooManyFaults(
         f"{quarantined:,} of {read:,} records{more} ({(quarantined + lost) / (read + lost):.1%})"
         f" could not be read, more than source.max_bad_frac ({config.max_bad_frac:g}) allows"
         f" ({shown}); first {first}; all are in {artifact.path / QUARANTINE_FILE}; fix the input or"
@@ -112,6 +119,10 @@ def require_budget(artifact: Artifact, config: SourceConfig) -> None:
 def list_parts(config: SourceConfig, listings: Mapping[str, Listing] | None = None) -> list[Part]:
     """One part per file. Raises StageFailure where a source has none."""
     parts = []
+    # In the digest of each part, and not in the key of all: without a list parts are what they
+    # were.
+    withdrawn = digest_withdrawn(config.remove)
+    more = {"withdrawn": withdrawn} if withdrawn else {}
     for source, (files, _) in (listings or config.listings()).items():
         # One of several sources brings its own settings, so that another one beside it changes
         # nothing here.
@@ -126,8 +137,9 @@ def list_parts(config: SourceConfig, listings: Mapping[str, Listing] | None = No
             stamp = file_stamp(path)
             name = input_name(source, relative, bool(config.sources))
             content = {"file": relative, "content": digest_input(path)}
-            key = digest({**content, "source": source, "settings": settings})
+            key = digest({**content, "source": source, "settings": settings, **more})
             payload = {"path": str(path), "source": source, "relative": relative, "stamp": stamp}
+            payload |= more
             parts.append(Part(name, key, payload))
     return sorted(parts, key=lambda part: part.name)
 
@@ -138,6 +150,8 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     source, one = part.payload["source"], config.inputs[part.payload["source"]]
     columns = Columns(one.text_column, one.id_column, one.url_column, one.added_column)
     counts, path = FileCounts(), Path(part.payload["path"])
+    expected = part.payload.get("withdrawn")
+    withdrawn = read_withdrawn(config.remove if expected else None, expected)
     writer = DocumentWriter(directory, config.max_text_bytes_per_file, counts.keep)
     with (
         path.open("rb") as file,
@@ -163,14 +177,16 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                     record = item if isinstance(item, Record) else item.record
                 # Asked for first, because `read` takes the values apart.
                 own_id = rows.source_id(record) if record is not None else None
+                document_id = _document_id(identity, record) if record is not None else None
+                is_withdrawn = document_id is not None and withdrawn.has(document_id, own_id)
                 if isinstance(item, Record):
-                    outcome = rows.read(item)
+                    outcome = WITHDRAWN if is_withdrawn else rows.read(item)
                     if isinstance(outcome, Row):
-                        writer.add(_document_id(identity, item), outcome)
+                        assert document_id is not None
+                        writer.add(document_id, outcome)
                         continue
                 else:
                     outcome = item.reason if isinstance(item, Dropped) else item
-                document_id = _document_id(identity, record) if record is not None else None
                 place = outcome if isinstance(outcome, Fault) else record
                 where = (place.line, place.byte_offset) if place is not None else (None, None)
                 if isinstance(outcome, Fault):
@@ -195,6 +211,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
             f"{part.name} changed while it was read; run again, results for other files are kept"
         )
     counters = counts.counters()
+    counters |= {"withdrawn": sorted(withdrawn.found)} if withdrawn.found else {}
     return counters | {"extent": asdict(_extent(part, one, counters["read"], counts.breaks))}
 
 
@@ -233,6 +250,19 @@ def _left_out(config: SourceConfig, listings: Mapping[str, Listing]) -> dict[str
             shown,
         )
     return {"by_ending": dict(sorted(endings.items())), "examples": names[:MAX_EXAMPLES]}
+
+
+def _withdrawn(withdrawn: Withdrawn, path: Path) -> dict[str, Any]:
+    """How many names of the list a record has, and the first that none has; said aloud too."""
+    unknown = withdrawn.unknown
+    if unknown:
+        shown = ", ".join(unknown[:MAX_EXAMPLES]) + (" …" if unknown[MAX_EXAMPLES:] else "")
+        logger.warning("source.remove (%s): not in the source (%s): %s", path, len(unknown), shown)
+    return {
+        "found": len(withdrawn.found),
+        "unknown": len(unknown),
+        "examples": unknown[:MAX_EXAMPLES],
+    }
 
 
 def _document_id(identity: Any, record: Record) -> bytes:

@@ -78,7 +78,7 @@ def _build(
     parent_bytes = sum(f["size"] for p in parents.values() for f in p.record["files"])
     store.require_free_disk(stage.name, DISK_FACTOR * parent_bytes + LEAST_FREE_BYTES)
     started_at, wall, cpu = now(), time.perf_counter(), time.process_time()
-    parts = replace(runner, parts_dir=store.parts_dir(node))
+    parts = replace(runner, parts_dir=store.parts_dir(node), used=set())
     try:
         made = stage.run(parents, out_dir, config, parts)
         _require_unchanged(store, node)
@@ -93,9 +93,8 @@ def _build(
     except Exception as error:
         _blame_parents(store, node, parents, error)
         raise
-    return store.publish(
-        node, made, time.perf_counter() - wall, time.process_time() - cpu, started_at
-    )
+    elapsed_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+    return store.publish(node, made, elapsed_s, cpu_s, started_at, sorted(parts.used))
 
 
 def _recorded_digests(store: Store, node: Node) -> dict[str, str]:

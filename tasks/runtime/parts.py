@@ -124,6 +124,8 @@ class PartRunner:
     """Seconds its workers take to start. Parts are done here until what is left takes longer."""
     progress: Callable[[int, int], None] = field(default=lambda finished, total: None)
     """Told (finished, total) after each part."""
+    used: set[str] = field(default_factory=set)
+    """Digests of the parts that it has given so far: what an artifact was made of."""
 
     def __call__(
         self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path
@@ -132,6 +134,7 @@ class PartRunner:
         parts_dir.mkdir(parents=True, exist_ok=True)
         # Parts of equal digest are the same work by definition: done once, given to both.
         directories = [parts_dir / part.digest for part in parts]
+        self.used.update(part.digest for part in parts)
         results = {
             i: result
             for i, part in enumerate(parts)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from llm_core.config import ConfigError, nearest
+from tasks.runtime.artifact import Artifact
 from tasks.runtime.code import ROOT, Sources, code_digest
 from tasks.runtime.graph import STAGES, ancestors, descendants
 from tasks.runtime.inputs import InputDigests
@@ -63,12 +65,25 @@ class Plan:
 
 
 def make_nodes(
-    target: str, configs: StageConfigs, digests: InputDigests, device: str
+    target: str,
+    configs: StageConfigs,
+    digests: InputDigests,
+    device: str,
+    pinned: Mapping[str, Artifact] = MappingProxyType({}),
 ) -> dict[str, Node]:
-    """The key of every stage up to `target`; measured stages carry the fingerprint `device`."""
+    """The key of every stage up to `target`; measured stages carry the fingerprint `device`.
+
+    pinned: artifacts that stand for their stage whatever its parents are; only what follows them
+    gets a new key.
+    """
     nodes: dict[str, Node] = {}
     sources = Sources(ROOT)
     for name in ancestors(target):
+        if kept := pinned.get(name):
+            record = kept.record
+            identity, config = record["identity"], record["config"]
+            nodes[name] = Node(name, kept.key, record["part_key"], identity, config)
+            continue
         stage = STAGES[name]
         config = key_config(configs[name])
         own = {

@@ -14,7 +14,7 @@ import platform
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,9 +152,18 @@ class Store:
             yield holder
 
     def publish(
-        self, node: Node, made: Artifact, elapsed_s: float, cpu_s: float, started_at: str
+        self,
+        node: Node,
+        made: Artifact,
+        elapsed_s: float,
+        cpu_s: float,
+        started_at: str,
+        parts: Sequence[str] = (),
     ) -> Artifact:
-        """Turn finished work into the artifact of its key, and give back its read-only view."""
+        """Turn finished work into the artifact of its key, and give back its read-only view.
+
+        parts: digests of the parts it was made of, which the store keeps as long as it is in use.
+        """
         files = []
         for path in sorted(p for p in made.path.rglob("*") if p.is_file()):
             sync_file(path)
@@ -167,6 +176,7 @@ class Store:
             "stage": node.stage,
             "key": node.key,
             "part_key": node.part_key,
+            "parts": list(parts),
             "identity": readable_identity(node),
             "config": mask_values(node.config),
             "counters": dict(made.counters),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError
+from tasks.shards.earlier import ORDER_FILE
 from tasks.shards.exchange import foreign_files
 
 
@@ -25,6 +26,13 @@ class ShardsConfig:
     """Folder with train.bin and train.idx, or with train/state.json, and the same for validation;
     its content is in the key."""
 
+    whole_chain: bool = field(default=False, metadata=NOT_IN_KEY)
+    """In a chain of runs (`dedup.chain`): put the shards of the run before first, byte for byte, so
+    that the shards of each run hold the documents of all runs up to it."""
+    earlier: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """An earlier shards artifact, as a folder or a key in the store, whose shards come first. Its
+    content is part of the key."""
+
     def __post_init__(self) -> None:
         if self.form == "documents" and self.path is not None:
             raise ConfigError(
@@ -39,10 +47,27 @@ class ShardsConfig:
     def input_files(self) -> dict[str, Path]:
         """{name: file} of another engine's shards, whose contents enter the key. Raises ConfigError
         where there are none."""
+        earlier = self._earlier_files()
         if self.form == "documents":
-            return {}
+            return earlier
         if self.path is None:
             raise ConfigError(
                 f"shards.path (null) must name a folder of {self.form} data; write shards.path=DIR"
             )
-        return foreign_files(self.form, self.path)
+        return foreign_files(self.form, self.path) | earlier
+
+    def _earlier_files(self) -> dict[str, Path]:
+        if self.earlier is None:
+            return {}
+        if not (order := self.earlier / ORDER_FILE).is_file():
+            raise ConfigError(
+                f"shards.earlier ({self.earlier}) is neither a shards artifact nor the key of one"
+                " in the store"
+            )
+        return {f"earlier/{ORDER_FILE}": order}
+
+    def in_store(self, store: Path) -> ShardsConfig:
+        """The same with earlier shards that were given as a key in place of their folder."""
+        if self.earlier is None or len(self.earlier.parts) != 1 or self.earlier.is_dir():
+            return self
+        return replace(self, earlier=store / "shards" / self.earlier)

@@ -37,6 +37,7 @@ from tasks.runtime.keys import digest, key_config
 from tasks.runtime.parts import Part, PartResult, RunParts, serial
 from tasks.runtime.stage import StageFailure
 from tasks.shards.config import ShardsConfig
+from tasks.shards.earlier import link_earlier, write_order
 from tasks.shards.exchange import SPLITS
 from tasks.shards.foreign_shards import read_foreign
 from tasks.tokenizer.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
@@ -81,9 +82,13 @@ def write_shards(
         "seed": str(config.seed),
         "eos_id": str(model.eos_id),
     }
+    scheme = metadata | {"dtype": str(token_dtype(model.vocab_size))}
+    earlier = link_earlier(config.earlier, out_dir, scheme, SPLITS)
     splits = {
-        split: merge_split(results, split, out_dir, model, config, metadata) for split in SPLITS
+        split: merge_split(results, split, out_dir, model, config, metadata, earlier[split])
+        for split in SPLITS
     }
+    write_order(out_dir, scheme, splits)
     if splits["train"]["documents"] == 0:
         without = f", {empty} of them without tokens" if empty else ""
         raise StageFailure(
@@ -167,8 +172,9 @@ def merge_split(
     model: Tokenizer,
     config: ShardsConfig,
     metadata: Mapping[str, str],
+    earlier: Mapping[str, int],
 ) -> dict[str, int]:
-    """Merge one split of all parts into shards; counts of what was written."""
+    """Merge one split of all parts into shards that follow earlier ones; counts of all."""
     parts = [_read(result.path / f"{split}.arrow") for result in results]
     part_of = np.repeat(np.arange(len(parts)), [len(p) for p in parts])
     row_of = np.concatenate([np.arange(len(p)) for p in parts])
@@ -180,8 +186,12 @@ def merge_split(
     plan = plan_shards(lengths[order], config.max_shard_tokens)
     tokens = [p["tokens"].combine_chunks().values.to_numpy() for p in parts]
     dtype = token_dtype(model.vocab_size)
-    counts = {"tokens": 0, "documents": len(order), "shards": len(plan), "bytes": 0}
-    for number, pieces in enumerate(plan):
+    if earlier["shards"] and not len(order):
+        plan = []
+    counts = dict(earlier)
+    counts["documents"] += len(order)
+    counts["shards"] += len(plan)
+    for number, pieces in enumerate(plan, earlier["shards"]):
         chosen = order[[piece.document for piece in pieces]].astype(np.int64)
         ends = np.cumsum([piece.stop - piece.start for piece in pieces], dtype=np.int64)
         flat = np.empty(int(ends[-1]) if len(ends) else 0, dtype)
@@ -204,7 +214,7 @@ def merge_split(
             "tokens_digest": digest_tokens(flat),
             "largest_id": str(int(flat.max(initial=0))),
             "shard": str(number),
-            "num_shards": str(len(plan)),
+            "num_shards": str(counts["shards"]),
         }
         table = pa.table(columns).replace_schema_metadata(described)
         _write(table, out_dir / f"{split}-{number:05d}.arrow")

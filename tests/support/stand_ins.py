@@ -21,9 +21,11 @@ CALLS: list[str] = []
 COUNTERS: dict[str, dict[str, Any]] = {
     "ingest": {"read": 10, "kept": 8, "dropped": {"EMPTY": 1}, "quarantined": 1},
     "quality": {"read": 8, "kept": 6, "dropped": {"TOO_FEW_WORDS": 2}, "quarantined": 0},
+    "documents": {"read": 8, "kept": 6, "dropped": {"TOO_FEW_WORDS": 2}, "quarantined": 0},
 }
 TIMING = [{"step": 2, "tokens_per_s": 100.0}, {"step": 3, "tokens_per_s": 120.0}]
 METRICS: dict[str, dict[str, Any]] = {
+    "documents": {"dropped": {"ingest": {"EMPTY": 1}, "quality": {"TOO_FEW_WORDS": 2}}},
     "tokenizer": {
         "kind": "bpe",
         "vocab_size": 300,
@@ -34,8 +36,8 @@ METRICS: dict[str, dict[str, Any]] = {
     },
     "shards": {
         "splits": {
-            "train": {"tokens": 90, "documents": 5},
-            "validation": {"tokens": 10, "documents": 1},
+            "train": {"tokens": 90, "documents": 5, "bytes": 180},
+            "validation": {"tokens": 10, "documents": 1, "bytes": 20},
         }
     },
     "train": {

@@ -1,0 +1,148 @@
+"""Watches over a run, and tells whom it concerns that it failed, is late or found drift, and that
+an earlier one died.
+
+A stop that somebody asked for is told to nobody. An earlier run died where its record says that it
+is running and its process is gone, or that it died; it is told once, by whichever run of the series
+comes next.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from flows.compose import RunConfig
+from flows.notifications.channels import deliver
+from flows.notifications.notices import Notice
+from flows.records import RunRecord, read_records, runs_dir
+from flows.refresh.series import recorded_series
+from flows.stops import STOPS
+from tasks.ingest.damagedfiles import TooManyFaults
+from tasks.report.quantities import duration, plural
+from tasks.runtime.store import Store
+
+if TYPE_CHECKING:
+    from flows.run import Run
+
+DEATHS_SINCE = timedelta(days=7)
+"""Deaths before are history, as in a store that was used before anybody was to be told."""
+
+
+class Watch:
+    """A run that is watched over; `run` is set as soon as it has a plan."""
+
+    def __init__(self, config: RunConfig, flow: str) -> None:
+        self._config, self._flow = config, flow
+        self.run: Run | None = None
+
+    def tell(self, event: str, cause: str) -> None:
+        """Deliver a notice, where that event is to be told."""
+        notify = self._config.notify
+        if event in notify.on and notify.channels:
+            run_id = self.run.record.run_id if self.run else None
+            deliver(Notice(event, self._flow, cause, run_id, self._links()), notify)
+
+    def _links(self) -> dict[str, str]:
+        run = self.run
+        if run is None:
+            return {"store": str(self._config.store.resolve())}
+        links = {"record": str(runs_dir(run.store) / f"{run.record.run_id}.json")}
+        if run.changes:
+            links["changes"] = str(run.changes.page or run.changes.file)
+        if run.report:
+            links["report"] = str(run.report)
+        if tracked := run.tracker.describe():
+            links["mlflow"] = tracked
+        flow_run, api = (
+            run.record.process.get("prefect_flow_run_id"),
+            os.environ.get("PREFECT_API_URL"),
+        )
+        if flow_run and api:
+            links["prefect"] = f"{api.removesuffix('/api')}/runs/flow-run/{flow_run}"
+        return links
+
+
+@contextmanager
+def watched(config: RunConfig, flow: str) -> Iterator[Watch]:
+    """Tell what happens to the run in the block."""
+    watch, notify = Watch(config, flow), config.notify
+    if not notify.channels:
+        yield watch
+        return
+    _tell_of_deaths(watch, config)
+    timer = None
+    if notify.late_after_s is not None:
+        due = _due_at()
+        waited_s = (datetime.now(UTC) - due).total_seconds()
+        cause = f"not ended {duration(notify.late_after_s)} after {due:%Y-%m-%d %H:%M} UTC"
+        left_s = max(0.0, notify.late_after_s - waited_s)
+        timer = threading.Timer(left_s, watch.tell, ("late", cause))
+        timer.daemon = True
+        timer.start()
+    try:
+        yield watch
+    except STOPS:
+        raise
+    except Exception as error:
+        event = "quarantine" if isinstance(error, TooManyFaults) else "failed"
+        watch.tell(event, f"{type(error).__name__}: {error}")
+        raise
+    else:
+        if watch.run and watch.run.changes and watch.run.changes.drifts:
+            watch.tell("drift", watch.run.changes.line)
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _due_at() -> datetime:
+    """When a flow run was scheduled for; now, outside of Prefect."""
+    # Where Prefect is not loaded, nothing was scheduled, and loading it takes a second.
+    flow_run: Any = sys.modules.get("prefect.runtime.flow_run")
+    scheduled = flow_run.scheduled_start_time if flow_run is not None and flow_run.id else None
+    return scheduled or datetime.now(UTC)
+
+
+def _tell_of_deaths(watch: Watch, config: RunConfig) -> None:
+    store = Store(config.store)
+    dead = [
+        record
+        for record in read_records(store)
+        if record.series == recorded_series(config) and _has_died(record)
+    ]
+    untold = [record for record in dead if _is_first_to_tell(store, record)]
+    if not untold:
+        return
+    newest = untold[0]
+    reason = newest.error or "killed, out of memory, or a power cut"
+    cause = f"the process of run {newest.run_id} ended without a word ({reason})"
+    others = f"; so did {plural(len(untold) - 1, 'earlier run')}" if untold[1:] else ""
+    watch.tell("died", f"{cause}{others}")
+
+
+def _has_died(record: RunRecord) -> bool:
+    begun = datetime.fromisoformat(record.started_at)
+    if datetime.now(UTC) - begun > DEATHS_SINCE:
+        return False
+    return record.outcome == "died" or (record.outcome == "running" and not record.is_alive())
+
+
+def _is_first_to_tell(store: Store, record: RunRecord) -> bool:
+    """Whether nobody has told of this run before."""
+    told = runs_dir(store) / "told" / record.run_id
+    told.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        told.open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def without_notify(overrides: Sequence[str]) -> list[str]:
+    """Overrides that say what a run makes: whom it tells is personal, and in no record."""
+    return [o for o in overrides if not o.lstrip("+~").startswith(("notify.", "notify="))]

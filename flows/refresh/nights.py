@@ -1,0 +1,44 @@
+"""Makes nights of runs: whoever opens a run has a refresh compared with the one before it, and
+people told of what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from flows.compose import RunConfig
+from flows.notifications.watch import watched, without_notify
+from flows.refresh.changes import changes_of
+
+if TYPE_CHECKING:
+    from flows.run import Run
+
+OpenRun = Callable[..., AbstractContextManager["Run"]]
+
+
+def as_night(open_run: OpenRun) -> OpenRun:
+    """Decorates what opens a run: (flow, target, config, overrides, …) -> its context."""
+
+    @wraps(open_run)
+    @contextmanager
+    def opened(
+        flow: str,
+        target: str,
+        config: RunConfig,
+        overrides: Sequence[str],
+        *more: Any,
+        **named: Any,
+    ) -> Iterator[Run]:
+        kept = without_notify(overrides)
+        with (
+            watched(config, flow) as watch,
+            open_run(flow, target, config, kept, *more, **named) as run,
+        ):
+            watch.run = run
+            yield run
+            if flow == "refresh":
+                run.changes = changes_of(run.store, run.record, run.artifacts, run.config.refresh)
+
+    return opened
