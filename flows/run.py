@@ -9,17 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flows.chains import alone_in_chain, follow_chain
 from flows.compose import RunConfig
-from flows.console import Progress, headline, in_and_out, say
+from flows.console import Progress, in_and_out, say
 from flows.console import table as show_table
 from flows.records import RunRecord, new_record, write_record
 from flows.stops import STOPS
+from flows.tracking.headline import headline
 from flows.tracking.runs import Tracker, make_tracker
-from llm_core.config import ConfigError
+from llm_core.config import ConfigError, plain_defaults
 from llm_core.fingerprint import device_fingerprint
 from tasks.report.quantities import plural
 from tasks.report.run import earlier_documents
@@ -82,9 +84,10 @@ class Run:
         progress = Progress(name, with_clock=step.runs and not STAGES[name].shows_progress)
         runner = make_runner(self.config.runner, self.config.workers, progress, self.cluster)
         started_at, began = now(), time.perf_counter()
+        begun = partial(self.tracker.stage_started, step.node)
         try:
             artifact, made = self.make(
-                self.store, step, given, self.config.stages[name], runner, say
+                self.store, step, given, self.config.stages[name], runner, say, begun
             )
         except BaseException as error:
             self.tracker.stage_failed(step.node, started_at, error)
@@ -171,7 +174,8 @@ def open_run(
         store, plan = decide(config, target)
         record = new_record(flow, plan, overrides, link)
         write_record(store, record)
-    tracker = make_tracker(config.tracking, config.state, record, given.resolved())
+    usual = plain_defaults(RunConfig)
+    tracker = make_tracker(config.tracking, config.state, record, given.resolved(), usual)
     record.mlflow_run_id = tracker.run_id
     run = Run(config, store, plan, record, tracker, make)
     outcome = "failed"
