@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from llm_core.printing import escape_defects, escape_record, get_logger, is_live, printable_line
 from tasks.runtime.artifact import Artifact
@@ -201,19 +201,3 @@ def own_drops(artifact: Artifact) -> Counter[str]:
     if artifact.stage == "documents":  # its counters have those of every judge
         dropped = artifact.metrics.get("dropped", {}).get("documents", {})
     return Counter(dropped)
-
-
-def headline(artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
-    """The numbers a run is compared by; null for stages that this run does not reach."""
-
-    def metric(stage: str, name: str) -> Any:
-        value = artifacts[stage].metrics.get(name) if stage in artifacts else None
-        return value.get("value", value.get("median")) if isinstance(value, Mapping) else value
-
-    return {
-        "vocab_size": metric("tokenizer", "vocab_size"),
-        "val_bpb": metric("evaluate", "val_bpb"),
-        "bigram_bpb": metric("evaluate", "bigram_bpb"),
-        "unigram_bpb": metric("evaluate", "unigram_bpb"),
-        "decode_tok_s": metric("bench", "decode_tok_s"),
-    }

@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flows.chains import alone_in_chain, follow_chain
 from flows.compose import RunConfig
-from flows.console import Progress, headline, in_and_out, own_drops, say
+from flows.console import Progress, in_and_out, own_drops, say
 from flows.console import table as show_table
 from flows.live_runs import LiveRun, announced
 from flows.records import RunRecord, new_record, write_record
@@ -22,8 +23,9 @@ from flows.refresh.changes import Changes
 from flows.refresh.nights import as_night
 from flows.refresh.series import pinned_artifacts, recorded_series, require_kept
 from flows.stops import STOPS
+from flows.tracking.headline import headline
 from flows.tracking.runs import Tracker, make_tracker
-from llm_core.config import ConfigError
+from llm_core.config import ConfigError, plain_defaults
 from llm_core.fingerprint import device_fingerprint
 from tasks.report.quantities import plural
 from tasks.report.run import earlier_documents
@@ -99,9 +101,10 @@ class Run:
         if step.runs:
             self.live.note_stage(name, step.node.key)
             self.on_stage()
+        begun = partial(self.tracker.stage_started, step.node)
         try:
             artifact, made = self.make(
-                self.store, step, given, self.config.stages[name], runner, say
+                self.store, step, given, self.config.stages[name], runner, say, begun
             )
         except BaseException as error:
             self.tracker.stage_failed(step.node, started_at, error)
@@ -202,7 +205,8 @@ def open_run(
             record.series = recorded_series(config)
             write_record(store, record)
         live.note_record(record.run_id)
-        tracker = make_tracker(config.tracking, config.state, record, given.tracked())
+        usual = plain_defaults(RunConfig)
+        tracker = make_tracker(config.tracking, config.state, record, given.tracked(), usual)
         record.mlflow_run_id = tracker.run_id
         run = Run(config, store, plan, record, tracker, make, live)
         with _kept(run, cluster):

@@ -21,8 +21,15 @@ from flows.console import say, set_up_console, warn
 from flows.exit_codes import exit_code
 from flows.launch import job_number, launch
 from flows.stops import STOPS, Terminated, sigterm_raises
+from flows.tracking.described import (
+    SWEEP_VARIABLE,
+    PointOfSweep,
+    describe_points,
+    name_of_sweep,
+    tags_of_origin,
+)
 from flows.tracking.mlflow_log import SWEEP_TAG
-from flows.tracking.runs import SWEEP_VARIABLE, Tracker
+from flows.tracking.runs import Tracker
 from llm_core.config import ConfigError
 from llm_core.printing import one_line, print_defect
 from tasks.runtime.artifact import write_json
@@ -40,8 +47,8 @@ class SweepJob:
 
     flow: str
     points: Sequence[Sequence[str]]
+    described: Sequence[PointOfSweep]
     folder: Path
-    sweep_id: str
 
     def __call__(self, _: Any) -> int:
         from flows.commands.runs import run_point  # which imports this module
@@ -53,10 +60,10 @@ class SweepJob:
             multiprocessing.set_start_method("spawn", force=True)
         number = job_number()
         point, file = self.points[number], self.folder / f"{number}.json"
-        say(f"run {number + 1} of {len(self.points)}: {' '.join(point) or 'no overrides'}")
+        say(f"run {number + 1} of {len(self.points)}: {self.described[number].name}")
         # Written first, so that a job that dies differs from one that never began.
         write_json(file, {"code": None})
-        os.environ[SWEEP_VARIABLE] = self.sweep_id
+        os.environ[SWEEP_VARIABLE] = self.described[number].as_text()
         code = FAILED
         try:
             code = exit_code(lambda: run_point(self.flow, point))
@@ -101,21 +108,27 @@ class SweepResult:
 
 
 def run_sweep(
-    flow: str, points: Sequence[Sequence[str]], hydra_overrides: Sequence[str], config: RunConfig
+    flow: str,
+    points: Sequence[Sequence[str]],
+    hydra_overrides: Sequence[str],
+    configs: Sequence[RunConfig],
 ) -> SweepResult:
-    """Run each point of a sweep. config: of the first one, which says where the sweep is kept and
-    tracked."""
+    """Run each point of a sweep. configs: of the points; the first says where the sweep is kept
+    and tracked."""
+    config = configs[0]
     sweep_id = f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
     folder = config.state.resolve() / "sweeps" / sweep_id
     folder.mkdir(parents=True)
-    title = " ".join(dict.fromkeys(override for point in points for override in point))
+    described = describe_points(sweep_id, points, [one.resolved() for one in configs])
     tracker, outcome = Tracker(config.tracking, config.state, sweep_id), "failed"
     # One MLflow run for the sweep, under our own id, by which its runs find it.
-    tags = {"overrides": title, SWEEP_TAG: sweep_id}
-    tracker.begin(f"sweep {title}", tags, now(), {}, {}, is_run=False)
+    title = name_of_sweep(flow, described)
+    given = " ".join(dict.fromkeys(override for point in points for override in point))
+    tags = {"overrides": given, SWEEP_TAG: sweep_id, **tags_of_origin(f"{flow} -m")}
+    tracker.begin(title, tags, now(), {}, {}, swept=list(described[0].swept))
     try:
         with sigterm_raises():
-            result = _launch(SweepJob(flow, points, folder, sweep_id), hydra_overrides)
+            result = _launch(SweepJob(flow, points, described, folder), hydra_overrides)
         outcome = result.outcome
         say(f"sweep: {result.describe()}; MLflow: {tracker.describe() or 'not tracked'}")
     except STOPS:

@@ -56,7 +56,7 @@ def _sweep(name: str, words: Sequence[str]) -> int:
     points = sweep_points(overrides)
     # Every point is checked before the first one runs.
     configs = [compose([*point, *hydra_overrides]) for point in points]
-    result = run_sweep(name, points, hydra_overrides, configs[0])
+    result = run_sweep(name, points, hydra_overrides, configs)
     if name == "tokenizer":
         _compare_tokenizers(
             [config for config, code in zip(configs, result.codes, strict=True) if code == 0]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from flows.compose import RunConfig
 from flows.records import RunRecord, read_records
 from flows.refresh.config import FIRST
-from flows.tracking.runs import SWEEP_VARIABLE
+from flows.tracking.described import SWEEP_VARIABLE
 from llm_core.config import ConfigError, key_config
 from llm_core.secrets import mask_values
 from tasks.ingest.remotefiles import is_remote

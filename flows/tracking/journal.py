@@ -12,14 +12,18 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from flows.console import warn
 from llm_core.printing import printable
 from llm_core.secrets import mask_secrets, mask_values
 from tasks.runtime.artifact import write_json
+
+if TYPE_CHECKING:
+    from flows.tracking.curves import Curves
 
 Event = Mapping[str, Any]
 
@@ -41,6 +45,10 @@ class Journal:
         self._sent_file = path.with_suffix(".sent.json")
         known = json.loads(self._sent_file.read_text("utf-8")) if self._sent_file.exists() else {}
         self.num_sent: int = known.get("num_sent", 0)
+        self.steps: dict[str, dict[str, int]] = known.get("steps", {})
+        """{stage: {kind of row: last step that MLflow has}}."""
+        self.curves: dict[str, Curves] = {}
+        self._appending = threading.Lock()
         self.runs: dict[str, str | None] = known.get("runs", {})
         """{what: its run in MLflow}; None if its creation began and the outcome is unknown."""
 
@@ -89,14 +97,30 @@ class Journal:
             .encode("utf-8", "replace")
             .decode("utf-8")
         )
-        self._stream.write(printable(text) + "\n")
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self.events.append(json.loads(text))
+        with self._appending:
+            if self.has_ended:  # a sample of the machine that came too late
+                return
+            self._stream.write(printable(text) + "\n")
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self.events.append(json.loads(text))
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.events) and self.events[-1]["kind"] == "end"
+
+    def open_stages(self) -> dict[str, Event]:
+        """{stage: its `started` event} of those that have not ended."""
+        found = {event["stage"]: event for event in self.events if event["kind"] == "started"}
+        ended = {event["stage"] for event in self.events if event["kind"] in ("stage", "failure")}
+        return {stage: event for stage, event in found.items() if stage not in ended}
 
     def keep(self) -> None:
         """Remember what has been sent."""
-        write_json(self._sent_file, {"num_sent": self.num_sent, "runs": self.runs})
+        write_json(
+            self._sent_file,
+            {"num_sent": self.num_sent, "runs": self.runs, "steps": self.steps},
+        )
 
     def close(self) -> None:
         self._stream.close()

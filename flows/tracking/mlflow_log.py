@@ -1,8 +1,7 @@
 """Writes to MLflow: the few calls that are needed, in batches and with explicit run ids.
 
-Client API only: the fluent API's active run belongs to a thread, not to a run. This is the only
-module that meets MLflow; what is told, and what happens where MLflow does not answer, is in
-`flows.tracking.runs` and `flows.tracking.shipping`.
+Client API only: the fluent API's active run belongs to a thread, not to a run. What is told
+is in `flows.tracking.runs`, what happens where MLflow does not answer in `flows.tracking.shipping`.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import hashlib
 import json
 import logging
 import os
@@ -17,12 +17,13 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from flows.services.access import private_file
 from flows.tracking.journal import unsent_dir
-from flows.tracking.mlflow_names import MAX_NAME_CHARS, MAX_TEXT_CHARS, cut, numbers, params
+from flows.tracking.mlflow_names import MAX_NAME_CHARS, MAX_TEXT_CHARS, cut
+from flows.tracking.views import EXPERIMENT_TAGS, KIND, runs_view, view_page
 from llm_core.locks import open_lock
 from llm_core.printing import printable
 from llm_core.secrets import mask_secrets
@@ -35,9 +36,6 @@ RUN_TAG, SWEEP_TAG = "textmill.run_id", "textmill.sweep_id"
 """Our own ids: by them a run is found again whose creation was not confirmed, and a sweep by its
 runs."""
 KEY_TAG = "store.key"
-VIEW = "?workflowType=machine_learning"
-"""Until it is told, MLflow 3.17 shows traces of chat applications, which we have none of, whatever
-the experiment is of."""
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -45,8 +43,18 @@ ENVIRONMENT = {
     # Without limits, an unreachable server blocks a client for four minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 """What every process that talks to MLflow needs, where the user has not said otherwise."""
+
+
+class Point(NamedTuple):
+    """One value of a series, in the order of MLflow's `Metric`."""
+
+    name: str
+    value: float
+    at_ms: int
+    step: int
 
 
 class MlflowLog:
@@ -58,15 +66,15 @@ class MlflowLog:
         self.name = mask_secrets(uri)
         """The address as it may be shown."""
         self.unsent = unsent_dir(state, uri, experiment)
-        self._experiment = experiment
+        self.experiment = experiment
         self._directory = state.resolve() / "mlflow"
 
     @functools.cached_property
-    def _client(self) -> Any:
+    def client(self) -> Any:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self.require_listener()
-        for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking"):
+        for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking", "mlflow.pyfunc"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
         from mlflow import MlflowClient
 
@@ -79,11 +87,9 @@ class MlflowLog:
 
     @functools.cached_property
     def experiment_id(self) -> str:
-        client = self._client
+        client = self.client
         with self._alone():
-            found = client.get_experiment_by_name(self._experiment)
-            if found is not None:
-                return str(found.experiment_id)
+            found = client.get_experiment_by_name(self.experiment)
             # A server places artifacts itself; without one they would go below the current
             # directory.
             place = (
@@ -91,11 +97,23 @@ class MlflowLog:
                 if urlsplit(self.uri).scheme.startswith("http")
                 else (self._directory / "artifacts").as_uri()
             )
-            # Without its kind, the UI opens a run among evaluations of chat applications.
-            tags = {"mlflow.experimentKind": "custom_model_development"}
-            return str(
-                client.create_experiment(self._experiment, artifact_location=place, tags=tags)
-            )
+            tags = EXPERIMENT_TAGS | runs_view()
+            if found is None:
+                return str(
+                    client.create_experiment(self.experiment, artifact_location=place, tags=tags)
+                )
+            self.tag_experiment(found, tags)
+            return str(found.experiment_id)
+
+    def tag_experiment(self, found: Any, tags: Mapping[str, str]) -> None:
+        """Give an experiment tags that it does not have yet; those of its users stay."""
+        for name in tags.keys() - found.tags.keys():
+            self.client.set_experiment_tag(found.experiment_id, name, tags[name])
+
+    def add_view(self, view: Mapping[str, str]) -> None:
+        """Give the experiment a view of `flows.tracking.views`."""
+        for name, value in view.items():
+            self.client.set_experiment_tag(self.experiment_id, name, value)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -104,6 +122,17 @@ class MlflowLog:
         with open_lock(self._directory / "init.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    def note_of_try(self, folder: Path) -> Path:
+        """Where it is noted which run a stage that works in a folder has, for whoever resumes it.
+
+        Not in that folder, which is removed by another thread.
+        """
+        name = hashlib.blake2b(f"{self.unsent.name} {folder}".encode(), digest_size=8).hexdigest()
+        return self._directory / "resumable" / f"{name}.json"
+
+    def tag(self, run_id: str, name: str) -> str | None:
+        return self.client.get_run(run_id).data.tags.get(name)  # type: ignore[no-any-return]
 
     def require_listener(self) -> None:
         """Raise OSError at once where nothing listens, rather than after the client's retries."""
@@ -118,56 +147,67 @@ class MlflowLog:
         tags = {key: cut(value, MAX_TEXT_CHARS) for key, value in tags.items()} | {
             "mlflow.runName": name
         }
-        run = self._client.create_run(
-            self.experiment_id, start_time=_milliseconds(started_at), tags=tags, run_name=name
+        run = self.client.create_run(
+            self.experiment_id, start_time=milliseconds(started_at), tags=tags, run_name=name
         )
         return str(run.info.run_id)
 
-    def end(self, run_id: str, status: str, finished_at: str) -> None:
-        self._client.set_terminated(run_id, status, end_time=_milliseconds(finished_at))
+    def resume(self, run_id: str) -> bool:
+        """Let a run that was begun earlier be in progress again; False where it is not there."""
+        from mlflow.exceptions import MlflowException
 
-    def params(self, run_id: str, values: Mapping[str, Any]) -> None:
-        """The leaves of a configuration, as parameters with dotted names."""
+        try:
+            found = self.client.get_run(run_id)
+        except MlflowException as error:
+            if is_refusal(error):
+                return False
+            raise
+        if found.info.lifecycle_stage != "active" or found.info.status == "FINISHED":
+            return False
+        self.client.update_run(run_id, status="RUNNING")
+        return True
+
+    def last_step(self, run_id: str, metric: str) -> int:
+        """The last step at which a run has a metric; -1 without any."""
+        history = self.client.get_metric_history(run_id, metric)
+        return max((point.step for point in history), default=-1)
+
+    def end(self, run_id: str, status: str, finished_at: str) -> None:
+        self.client.set_terminated(run_id, status, end_time=milliseconds(finished_at))
+
+    def params(self, run_id: str, values: Mapping[str, str]) -> None:
+        """Parameters, by names and with texts that `flows.tracking.mlflow_names` made."""
         from mlflow.entities import Param
 
-        for batch in _batches([Param(*item) for item in params(values).items()], MAX_PARAMS):
-            self._client.log_batch(run_id, params=batch)
+        for batch in _batches([Param(*item) for item in values.items()], MAX_PARAMS):
+            self.client.log_batch(run_id, params=batch)
 
     def tags(self, run_id: str, values: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
 
-        self._client.log_batch(
+        self.client.log_batch(
             run_id,
             tags=[RunTag(name, cut(value, MAX_TEXT_CHARS)) for name, value in values.items()],
         )
 
-    def metrics(self, run_id: str, values: Mapping[str, float], at: str) -> None:
+    def metrics(self, run_id: str, values: Mapping[str, float], at: str, step: int = 0) -> None:
         from mlflow.entities import Metric
 
-        instant = _milliseconds(at)
+        instant = milliseconds(at)
         for batch in _batches(
-            [Metric(name, value, instant, 0) for name, value in values.items()], MAX_METRICS
+            [Metric(name, value, instant, step) for name, value in values.items()], MAX_METRICS
         ):
-            self._client.log_batch(run_id, metrics=batch)
+            self.client.log_batch(run_id, metrics=batch)
 
-    def series(
-        self, run_id: str, rows: Sequence[Mapping[str, Any]], at: str, group: str = ""
-    ) -> None:
-        """Numbers of rows that have a `step`, as series over steps, named below `group`; at: the
-        moment that all are given."""
+    def points(self, run_id: str, points: Sequence[Point]) -> None:
+        """Values at steps, each with its time."""
         from mlflow.entities import Metric
 
-        instant = _milliseconds(at)
-        series = []
-        for row in rows:
-            values = {name: value for name, value in row.items() if name != "step"}
-            named = numbers({group: values} if group else values)
-            series += [Metric(name, value, instant, row["step"]) for name, value in named.items()]
-        for batch in _batches(series, MAX_METRICS):
-            self._client.log_batch(run_id, metrics=batch)
+        for batch in _batches([Metric(*point) for point in points], MAX_METRICS):
+            self.client.log_batch(run_id, metrics=batch)
 
-    def datasets(self, run_id: str, parents: Mapping[str, Mapping[str, str]]) -> None:
-        """Parent artifacts {stage: {key, path}} as data sets: the store key is the digest, the
+    def datasets(self, run_id: str, artifacts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Artifacts {stage: {key, path, counts}} as data sets: the store key is the digest, the
         record's place the source."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
@@ -175,31 +215,32 @@ class MlflowLog:
             DatasetInput(
                 Dataset(
                     stage,
-                    parent["key"],
+                    one["key"],
                     "local",
-                    json.dumps({"uri": Path(parent["path"]).as_uri()}),
+                    json.dumps({"uri": Path(one["path"]).as_uri()}),
+                    profile=json.dumps(one.get("counts", {})),
                 ),
                 [InputTag("mlflow.data.context", stage)],
             )
-            for stage, parent in parents.items()
+            for stage, one in artifacts.items()
         ]
         if inputs:
-            self._client.log_inputs(run_id, inputs)
+            self.client.log_inputs(run_id, inputs)
 
     def text(self, run_id: str, name: str, text: str) -> None:
-        self._client.log_text(run_id, printable(text), name)
+        self.client.log_text(run_id, printable(text), name)
 
     def file(self, run_id: str, path: Path) -> None:
-        self._client.log_artifact(run_id, str(path))
+        self.client.log_artifact(run_id, str(path))
 
     def folder(self, run_id: str, path: Path) -> None:
         """All files below a folder, under its name."""
-        self._client.log_artifacts(run_id, str(path), path.name)
+        self.client.log_artifacts(run_id, str(path), path.name)
 
     def runs(self, tags: Mapping[str, str]) -> list[Any]:
         """The runs that have these tags, newest first."""
         query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-        return list(self._client.search_runs([self.experiment_id], query))
+        return list(self.client.search_runs([self.experiment_id], query))
 
     def find(self, tags: Mapping[str, str], status: str | None = None) -> str | None:
         """The newest run that has these tags, as far as this server knows."""
@@ -208,11 +249,14 @@ class MlflowLog:
 
     def runs_page(self, address: str) -> str:
         """Where the UI at an address lists the runs of this experiment."""
-        return f"{address.rstrip('/')}/#/experiments/{self.experiment_id}/runs{VIEW}"
+        return view_page(address, self.experiment_id)
 
-    def link(self, run_id: str) -> str:
+    def link(self, run_id: str, view: str | None = None) -> str:
+        """Where a person finds a run, or the view of a sweep."""
         if urlsplit(self.uri).scheme.startswith("http"):
-            return f"{self.name.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}{VIEW}"
+            if view is not None:
+                return view_page(self.name, self.experiment_id, view)
+            return f"{self.name.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}{KIND}"
         return f"run {run_id} in {self.name}; `textmill ui` shows it"
 
 
@@ -232,7 +276,7 @@ def reason_of(error: BaseException) -> str:
     return mask_secrets(said) or type(error).__name__
 
 
-def _milliseconds(instant: str) -> int:
+def milliseconds(instant: str) -> int:
     return int(datetime.fromisoformat(instant).timestamp() * 1000)
 
 

@@ -31,7 +31,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     `artifact.json`."""
     return {
         name_of(path, METRIC_SEPARATOR): float(value)
-        for path, value in _leaves(values)
+        for path, value in leaves(values)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and _is_finite(value)
     }
 
@@ -47,7 +47,7 @@ def params(values: Mapping[str, Any]) -> dict[str, str]:
     """The leaves of a configuration, by dotted names."""
     return {
         name_of(path, PARAM_SEPARATOR): cut(str(value), MAX_TEXT_CHARS)
-        for path, value in _leaves(values)
+        for path, value in leaves(values)
     }
 
 
@@ -77,12 +77,13 @@ def _escape(piece: str, separator: str) -> str:
     return re.sub(f"{illegal}|{looks_escaped}|{dots}", lambda match: f"_x{ord(match[0]):x}_", piece)
 
 
-def _leaves(
+def leaves(
     values: Mapping[str, Any], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Values that are not mappings, with the names that lead to them."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, (*path, str(name)))
+            yield from leaves(value, (*path, str(name)))
         else:
             yield (*path, str(name)), value
 

@@ -1,40 +1,45 @@
 """Tells MLflow about a run.
 
-One parent per pipeline run with the full configuration and the headline numbers, cached or not; one
-child per stage that was executed, with that stage's settings, counters, input artifacts as data
-sets, its `artifact.json` and, of analysis, its tables. A cached stage is a tag on the parent that
-names the child which made it. Events are written to a journal (`flows.tracking.journal`) and
-shipped from there (`flows.tracking.shipping`): nothing here slows a step, and a tracker that fails
-costs one warning line, never the run.
+One parent per pipeline run, with its main settings, all of them in a file, and headline numbers,
+cached or not. One child per stage that is executed, from its start on, with that stage's settings,
+counters, input artifacts as data sets, its `artifact.json` and, of analysis, its tables. A cached
+stage is a tag on the parent that names the child which made it.
+
+Events are written to a journal (`flows.tracking.journal`) and shipped from there
+(`flows.tracking.shipping`): nothing here slows a step, and a tracker that fails costs one warning
+line, never the run.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-from collections.abc import Mapping
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.console import warn
 from flows.records import RunRecord
+from flows.tracking.described import (
+    PointOfSweep,
+    main_settings,
+    name_of_run,
+    tags_of_origin,
+)
 from flows.tracking.journal import Journal
 from flows.tracking.mlflow_log import SWEEP_TAG, MlflowLog, reason_of
 from flows.tracking.mlflow_names import MAX_EXPERIMENT_CHARS
-from flows.tracking.shipping import Shipper
+from flows.tracking.shipping import Shipper, send_left_over
 from llm_core.config import ConfigError
 from llm_core.secrets import mask_secrets, mask_values
 from tasks.runtime.artifact import Artifact
-from tasks.runtime.code import ROOT
+from tasks.runtime.parts import scratch_dir
 from tasks.runtime.stage import StageInterrupted
 from tasks.runtime.store import Node, now
 
 _STATUS = {"completed": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 """How a run ended, as MLflow calls it."""
-SWEEP_VARIABLE = "TEXTMILL_SWEEP_ID"
-"""Environment variable that names the sweep to which the runs of this process belong."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,14 @@ class TrackingConfig:
     uri: str | None = None
     """Tracking server or database. Null: MLFLOW_TRACKING_URI, or a SQLite file under `state`."""
 
+    max_model_bytes: int = 2_000_000_000
+    """Largest model that is copied to MLflow; of larger ones it knows the place in the store."""
+
     def __post_init__(self) -> None:
+        if self.max_model_bytes < 0:
+            raise ConfigError(
+                f"max_model_bytes ({self.max_model_bytes}) must not be negative; 0 copies none"
+            )
         if not self.experiment.strip():
             raise ConfigError(
                 "experiment (empty) must be a name; set tracking.experiment or"
@@ -82,7 +94,7 @@ class Tracker:
     def __init__(self, config: TrackingConfig, state: Path, run_id: str) -> None:
         self._log = MlflowLog(config.resolve_uri(state), config.experiment, state)
         self.uri = self._log.name if config.enabled else None
-        self._id = run_id
+        self._id, self._max_model_bytes = run_id, config.max_model_bytes
         self._shipper: Shipper | None = None
 
     def begin(
@@ -92,9 +104,10 @@ class Tracker:
         started_at: str,
         params: Mapping[str, Any],
         texts: Mapping[str, str],
-        is_run: bool = True,
+        swept: Sequence[str] | None = None,
     ) -> None:
-        """A run has begun, or a sweep, which other runs belong to."""
+        """A run has begun, or a sweep, which other runs belong to. params: as MLflow takes them.
+        swept: the settings that a sweep varies; None: a run."""
         if self.uri is None:
             return
         try:
@@ -112,7 +125,9 @@ class Tracker:
             at=started_at,
             params=params,
             texts=texts,
-            is_run=is_run,
+            swept=swept,
+            max_model_bytes=self._max_model_bytes,
+            process=f"{os.getpid()} on {platform.node()}",
         )
         if self._shipper is not None:
             self._shipper.start()
@@ -121,6 +136,12 @@ class Tracker:
     def run_id(self) -> str | None:
         """The run in MLflow, as soon as it is known."""
         return self._shipper.run_id if self._shipper else None
+
+    def stage_started(self, node: Node, out_dir: Path) -> None:
+        """A stage works in `out_dir`, and nobody else makes its artifact."""
+        if self._shipper is not None:
+            folder = str(scratch_dir(out_dir))
+            self._tell(**_stage_event("started", node), started_at=now(), at=now(), folder=folder)
 
     def stage_done(
         self, node: Node, artifact: Artifact, parents: Mapping[str, Artifact], made: bool
@@ -158,6 +179,8 @@ class Tracker:
         error: str | None = None,
     ) -> None:
         """The run or sweep has ended: completed, failed or interrupted."""
+        if headline:
+            self._tell(kind="model", headline=headline, at=now())
         self._tell(
             kind="end",
             status=_STATUS[outcome],
@@ -187,25 +210,32 @@ class Tracker:
 
 
 def make_tracker(
-    config: TrackingConfig, state: Path, record: RunRecord, resolved: Mapping[str, Any]
+    config: TrackingConfig,
+    state: Path,
+    record: RunRecord,
+    resolved: Mapping[str, Any],
+    defaults: Mapping[str, Any],
 ) -> Tracker:
-    """The tracker of a run that has begun."""
+    """The tracker of a run that has begun. resolved, defaults: all settings, and what they are
+    where nobody sets them."""
     tracker = Tracker(config, state, record.run_id)
     if not config.enabled:
         return tracker
-    sweep = os.environ.get(SWEEP_VARIABLE)
+    point = PointOfSweep.of_environment()
     tags = {
         "flow": record.flow,
         "target": record.target,
         "host": str(record.process.get("host")),
-        **_git_tags(),
-        **({SWEEP_TAG: sweep} if sweep else {}),
+        **tags_of_origin(record.flow),
+        **({SWEEP_TAG: point.sweep_id, "swept": point.name} if point else {}),
     }
     texts = {
         "config/resolved.yaml": _yaml(mask_values(resolved)),
         "config/overrides.txt": "\n".join(map(mask_secrets, record.overrides)) + "\n",
     }
-    tracker.begin(f"{record.flow} {record.run_id}", tags, record.started_at, resolved, texts)
+    name = point.name if point else name_of_run(record.flow, record.run_id, record.overrides)
+    settings = main_settings(resolved, defaults, point)
+    tracker.begin(name, tags, record.started_at, settings, texts)
     return tracker
 
 
@@ -214,19 +244,24 @@ def _stage_event(kind: str, node: Node) -> dict[str, Any]:
     return {"kind": kind, "stage": node.stage, "key": node.key, "code": code, "params": node.config}
 
 
-def _git_tags() -> dict[str, str]:
-    """The commit of this code, where it is a clone."""
-    # An installed package may lie in a clone of something else.
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        return {}
-    options = ("--always", "--dirty", "--abbrev=40", "--exclude=*")
-    command = ["git", "-C", str(ROOT), "describe", *options]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    commit, _, dirty = shown.stdout.strip().partition("-")
-    return {"git.commit": commit, "git.dirty": str(bool(dirty)).lower()} if commit else {}
-
-
 def _yaml(values: Mapping[str, Any]) -> str:
     import yaml
 
     return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))
+
+
+def end_dead_runs(config: TrackingConfig, state: Path) -> int:
+    """End the MLflow runs of processes of this state folder that died, as FAILED with the reason,
+    and send what they measured; how many runs that were.
+
+    Costs nothing where none is left. Raises nothing: where MLflow does not answer, they stay for
+    the next time.
+    """
+    log = MlflowLog(config.resolve_uri(state), config.experiment, state)
+    if not config.enabled or not any(log.unsent.glob("*.jsonl")):
+        return 0
+    try:
+        return send_left_over(log)
+    except Exception as error:  # noqa: BLE001 - tracking never costs a run
+        warn(f"MLflow at {log.name} is not told of runs that died ({reason_of(error)})")
+        return 0

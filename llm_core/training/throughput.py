@@ -4,6 +4,7 @@
 | field | what |
 |---|---|
 | `elapsed_s`, `tokens_per_s` | of `num_steps` steps, over all processes; validation and checkpoints are outside |
+| `ended_at` | when the interval ended, in UTC |
 | `mfu_full`, `mfu_causal` | FLOPs of training over the peak of all devices; attention counted whole (PaLM) or its causal half |
 | `attended_tokens` | tokens of its document, in the mean over tokens: what attention counts, `seq_len` without masks |
 | `data_wait_s` | the longest that a process waited for its batches |
@@ -25,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import torch
@@ -88,10 +90,11 @@ class StepClock:
         elapsed_s = time.perf_counter() - self._began
         paces, waits, memory, attended = self._of_all_ranks()
         tokens_per_s = num_steps * self.config.train.tokens_per_step / elapsed_s
-        found = {
+        found: dict[str, Any] = {
             "step": step,
             "num_steps": num_steps,
             "elapsed_s": elapsed_s,
+            "ended_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "tokens_per_s": tokens_per_s,
             "data_wait_s": max(waits),
             "max_memory_bytes": int(max(memory)),

@@ -35,8 +35,10 @@ def make_artifact(
     config: Any,
     runner: PartRunner,
     say: Callable[[str], None],
+    begun: Callable[[Path], None] = lambda out_dir: None,
 ) -> tuple[Artifact, bool]:
     """The artifact of a step, and whether this call made it: another run may have, meanwhile.
+    begun: told the folder in which the stage works, once this call is sure to make it.
 
     Raises StageFailure where the stage has nothing to give, or does not accept what it gave.
     """
@@ -49,6 +51,7 @@ def make_artifact(
             artifact = None if step.again else store.find(node.stage, node.key)
             if artifact is None:
                 before = _recorded_digests(store, node) if step.is_damaged else {}
+                begun(out_dir)
                 artifact, built = _build(store, node, parents, config, runner, out_dir), True
                 # Measurements differ from run to run; all other stages give the same bytes again.
                 if not stage.measured and (file := _first_difference(before, artifact)):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,13 +46,14 @@ def make_artifact_in_task(
     config: Any,
     runner: PartRunner,
     say: Callable[[str], None],
+    begun: Callable[[Path], None] = lambda out_dir: None,
 ) -> tuple[Artifact, bool]:
     """`tasks.runtime.execute.make_artifact` as a Prefect task run named after the artifact it
     makes."""
     stage, key = step.node.stage, step.node.key
 
     def make() -> tuple[Artifact, bool]:
-        return make_artifact(store, step, parents, config, runner, say)
+        return make_artifact(store, step, parents, config, runner, say, begun)
 
     # Parents are passed for their edges in the run graph only. Opaque: Prefect would look through
     # all that an artifact's record holds, for each stage that reads it.

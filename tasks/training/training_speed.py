@@ -52,7 +52,7 @@ def series(timing: list[Row], max_intervals: int = MAX_INTERVALS) -> list[Row]:
 
 def _joined(rows: list[Row]) -> Row:
     elapsed_s = sum(row["elapsed_s"] for row in rows)
-    found: Row = {"step": rows[-1]["step"]}
+    found: Row = {name: rows[-1][name] for name in ("step", "ended_at") if name in rows[-1]}
     for name in ("tokens_per_s", "mfu_causal", "mfu_full"):
         if all(name in row for row in rows):
             found[name] = sum(row[name] * row["elapsed_s"] for row in rows) / elapsed_s

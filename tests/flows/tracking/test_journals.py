@@ -24,7 +24,7 @@ BEGIN: Event = {
     "at": AT,
     "params": {},
     "texts": {},
-    "is_run": True,
+    "swept": None,
 }
 END: Event = {"kind": "end", "status": "FINISHED", "at": AT}
 
@@ -48,10 +48,7 @@ def test_an_event_that_comes_when_the_rest_is_sent_is_sent_too(
             return known
 
     journal.events = EndsLate([BEGIN])
-    senders = {
-        kind: lambda log, journal, event: sent.append(event["kind"]) for kind in ("begin", "end")
-    }
-    monkeypatch.setattr(shipping, "_SENDERS", senders)
+    monkeypatch.setattr(shipping, "tell", lambda log, journal, event: sent.append(event["kind"]))
     with closing(journal):
         assert not shipping.send(log, journal)
         assert shipping.send(log, journal) and sent == ["begin", "end"]

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from flows.compose import compose
 from flows.services.local import answers
 from flows.services.processes import descendants, free_port, start_detached, stop
 from flows.tracking.mlflow_log import ENVIRONMENT
+from flows.tracking.runs import end_dead_runs
+from tasks.runtime.code import ROOT
 from tasks.runtime.graph import STAGES
 from tests.flows.conftest import RunCli
 from tests.support import stand_ins
@@ -88,8 +91,8 @@ def test_what_could_not_be_sent_is_sent_by_the_next_run(
 
 
 @pytest.mark.usefixtures("stand_in_stages")
-def test_a_run_that_was_killed_is_ended_by_the_next(
-    tracked: Tracked, overrides: list[str], run_cli: RunCli, places: list[str]
+def test_a_run_that_was_killed_is_ended_as_failed_with_what_it_measured(
+    tracked: Tracked, overrides: list[str], places: list[str], tmp_path: Path
 ) -> None:
     code = (
         "import os; from flows.compose import compose; from flows.tracking import runs, shipping\n"
@@ -98,13 +101,22 @@ def test_a_run_that_was_killed_is_ended_by_the_next(
         f"config = compose({[*overrides, *places]})\n"
         "tracker = runs.Tracker(config.tracking, config.state, 'killed')\n"
         "tracker.begin('killed', {}, '2026-01-01T00:00:00+00:00', {}, {})\n"
+        "from pathlib import Path; from tasks.runtime.store import Node\n"
+        "from tests.support.growing_rows import write\n"
+        f"out = Path('{tmp_path}/out'); write(Path('{tmp_path}/out.work/run-a'), 1, 3)\n"
+        "tracker.stage_started(Node('train', 'k', 'p', {}, {}), out)\n"
         "os.kill(os.getpid(), 9)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    assert [run.info.status for run in tracked.runs()] == ["RUNNING"]
-    run_cli("refresh", "only=ingest", *overrides, tracking="local")
-    (killed,) = [run for run in tracked.runs() if run.data.tags["textmill.run_id"] == "killed"]
-    assert killed.info.status == "KILLED" and "died" in killed.data.tags["error"]
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == -9
+    assert {run.info.status for run in tracked.runs()} == {"RUNNING"}
+    config = compose([*overrides, *places])
+    assert end_dead_runs(config.tracking, config.state) == 1
+    assert end_dead_runs(config.tracking, config.state) == 0
+    (killed,), (train,) = tracked.parents(), tracked.children(tracked.parents()[0]).values()
+    for run in (killed, train):
+        assert run.info.status == "FAILED" and "without a word" in run.data.tags["error"]
+    history = tracked.client.get_metric_history(train.info.run_id, "train_loss")
+    assert [m.step for m in history] == [1, 2, 3], "what it measured is there"
 
 
 @pytest.mark.usefixtures("stand_in_stages")

@@ -8,7 +8,7 @@ import pytest
 
 from flows.compose import compose
 from flows.tracking.mlflow_log import MlflowLog
-from flows.tracking.mlflow_names import numbers
+from flows.tracking.mlflow_names import numbers, params
 from flows.tracking.runs import default_uri
 from tasks.runtime.graph import STAGES
 from tests.flows.conftest import RunCli
@@ -52,6 +52,7 @@ def test_run_has_one_parent_and_a_child_for_each_stage_it_executed(
     assert children["ingest"].data.metrics["dropped/EMPTY"] == 1
     assert [f.path for f in tracked.client.list_artifacts(train.info.run_id)] == [
         "artifact.json",
+        "metrics.jsonl",
         "profile",
     ]
     assert [f.path for f in tracked.client.list_artifacts(train.info.run_id, "profile")] == [
@@ -138,8 +139,8 @@ def test_the_page_of_runs_is_that_of_trainings_in_the_experiment(tmp_path: Path)
     log = MlflowLog(default_uri(tmp_path), "textmill", tmp_path)
     page = log.runs_page("http://127.0.0.1:5000/")
     assert (
-        page
-        == f"http://127.0.0.1:5000/#/experiments/{log.experiment_id}/runs?workflowType=machine_learning"
+        page == f"http://127.0.0.1:5000/#/experiments/{log.experiment_id}/runs"
+        "?workflowType=machine_learning&viewStateShareKey=textmill"
     )
 
 
@@ -149,7 +150,7 @@ def test_mlflow_takes_any_names_and_texts(database: str, tracked: Tracked, tmp_p
         "n" * 3000, {"overrides": "o" * 9000, "empty": ""}, "2026-01-01T00:00:00+00:00"
     )
     configured = {f"{i}.🎓@{'k' * 300}": "🎓" * 6000 for i in range(150)}
-    log.params(run_id, configured)
+    log.params(run_id, params(configured))
     log.metrics(
         run_id,
         numbers({"web.a": 1, "web": {"a": 2}, "../x": 3, "deb:golang-1.19-src": 4}),
