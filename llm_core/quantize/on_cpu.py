@@ -86,7 +86,7 @@ class OrderedInt8:
         most = most_of_x()
         assert most is not None
         packed = compat.fbgemm_order(rounded.numbers, rounded.scale)
-        return cls(packed, *rounded.numbers.shape, most)
+        return cls(packed, len(rounded.numbers), rounded.num_inputs, most)
 
     @property
     def num_bytes(self) -> int:
