@@ -23,7 +23,12 @@ from tasks.corpus.named_labels import check_labels
 from tasks.dedup.config import DedupConfig
 from tasks.definitions.features import FEATURES
 from tasks.documents.config import DocumentsConfig
-from tasks.evaluation.config import BenchConfig, EvaluateConfig
+from tasks.evaluation.config import (
+    BenchConfig,
+    EvaluateConfig,
+    EvaluateStageConfig,
+    GenerateConfig,
+)
 from tasks.ingest.sources import SourceConfig
 from tasks.language.config import LanguageConfig
 from tasks.pii.config import PiiConfig
@@ -64,6 +69,7 @@ class RunConfig:
     parallel: ParallelConfig
     memory: MemoryConfig
     evaluate: EvaluateConfig
+    generate: GenerateConfig
     bench: BenchConfig
     report: ReportConfig
     tracking: TrackingConfig
@@ -132,6 +138,7 @@ class RunConfig:
             "ingest": self.source,
             "dedup": self.dedup.in_store(self.store),
             "train": self.train_stage,
+            "evaluate": EvaluateStageConfig(self.evaluate, self.generate),
         }
         return {name: named.get(name) or getattr(self, name) for name in STAGES}
 

@@ -28,7 +28,7 @@ def generate(words: Sequence[str]) -> int:
     def show_piece(piece: str) -> None:
         show(piece, end="", flush=True)
 
-    settings = config.evaluate
+    settings = config.generate
     sampling, limit = settings.sampling(), settings.max_new_tokens
     answer = generate_text(
         model.path / "model", tokenizer.path, prompt, sampling, limit, show_piece, settings.device
@@ -36,7 +36,7 @@ def generate(words: Sequence[str]) -> int:
     show()
     if answer.reached_max_seq_len:
         say(
-            f"the answer stops after {answer.num_tokens} of evaluate.max_new_tokens ({limit})"
+            f"the answer stops after {answer.num_tokens} of generate.max_new_tokens ({limit})"
             " tokens: the model's max_seq_len is full; a shorter prompt leaves more room"
         )
     return 0

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from llm_core.bench.spread import DEFINITION, spread
 from llm_core.device import synchronize
-from llm_core.infer.engine import decode, prefill, static_cache
+from llm_core.infer.rows import decode, place_of, prefill, static_cache
 from llm_core.model.transformer import Transformer
 from llm_core.planner.roofline import Peaks, cached_step, full_pass, kv_bytes_per_token, limits
 
@@ -143,7 +143,7 @@ def measure_cell(
 
 @torch.inference_mode()
 def run_cached(model: Transformer, prompts: list[list[int]], new_tokens: int) -> Timing:
-    cache = static_cache(model, prompts, new_tokens)
+    cache = static_cache(model, list(map(len, prompts)), new_tokens)
 
     def passes() -> Iterator[Tensor]:
         ids_B = prefill(model, prompts, cache).argmax(-1)
@@ -152,19 +152,19 @@ def run_cached(model: Transformer, prompts: list[list[int]], new_tokens: int) ->
             ids_B = decode(model, ids_B, cache).argmax(-1)
             yield ids_B
 
-    return _timed(passes(), model.head.weight.device)
+    return _timed(passes(), place_of(model)[1])
 
 
 @torch.inference_mode()
 def run_uncached(model: Transformer, prompts: list[list[int]], new_tokens: int) -> Timing:
     def passes() -> Iterator[Tensor]:
-        ids_BT = torch.tensor(prompts, device=model.head.weight.device)
+        ids_BT = torch.tensor(prompts, device=place_of(model)[1])
         for _ in range(new_tokens):
             ids_B = model.logits(model.hidden(ids_BT)[:, -1]).argmax(-1)
             yield ids_B
             ids_BT = torch.cat((ids_BT, ids_B[:, None]), dim=1)
 
-    return _timed(passes(), model.head.weight.device)
+    return _timed(passes(), place_of(model)[1])
 
 
 def _timed(passes: Iterator[Tensor], device: torch.device) -> Timing:
@@ -185,7 +185,7 @@ def _row(
 ) -> dict[str, Any]:
     steps = np.array([t.step_s for t in timings])
     prefill_s = np.array([t.prefill_s for t in timings])
-    size = model.head.weight.element_size()
+    size = place_of(model)[0].itemsize
     middle = cell.prompt_tokens + cell.new_tokens // 2
     work = (cached_step if mode == CACHED else full_pass)(model.config, cell.batch, middle, size)
     cache_tokens = cell.batch * (cell.prompt_tokens + cell.new_tokens) if mode == CACHED else 0

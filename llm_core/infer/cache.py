@@ -1,110 +1,156 @@
-"""Keys and values of earlier tokens, so that a new token costs one position and not the whole
+"""Keeps keys and values of earlier tokens, so that a new token costs one position and not the whole
 sequence.
 
-`StaticCache` allocates everything once: [layers, batch, heads, capacity, head_dim] for keys and for
-values. All rows write the same columns. Prompts of different length are padded on the left: row b
-has `pad_tokens[b]` columns of padding, its first token stands at column pad_tokens[b] and has
-position 0. So one slice holds the new columns of every row, and the last column is the newest token
-of every row.
+`StaticCache` allocates everything once, for rows that take their passes together:
+[layers, rows, kv_heads, capacity, head_dim] for keys and for values. Row b has lengths_B[b] tokens,
+from column 0 on, so its first token has position 0 and no column is padding. Prompts of different
+length are written with something behind the shorter ones, which `truncate` then drops: causal
+attention never looked at it, and later tokens are written over it.
 
-Memory is 2 · layers · batch · kv_heads · capacity · head_dim numbers, whatever is used of it. Not
-here: paged and quantised caches, sliding windows, rows that enter or leave a running batch.
+Memory is 2 · layers · rows · kv_heads · capacity · head_dim numbers, whatever is used of it; with
+8 bits per number, one float32 more per token, head and kind (`llm_core.infer.rounding`). Blocks
+that rows share: `llm_core.infer.paged`. Windows that forget: `llm_core.infer.sliding`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-# B batch · H key/value heads · T tokens of this pass (queries) · K key columns · D head dim
+from llm_core.infer.cached_attention import attend_keys, attend_ragged
+from llm_core.infer.rounding import Numbers
+from llm_core.model.attention import KeyValueCache
+from llm_core.model.config import ModelConfig
+
+# B rows · H query heads · G key/value heads · T tokens of this pass (queries) · K key columns
+# D width of a head
 
 
 class CacheOverflow(ValueError):
     """A token that has no place in the cache. Nothing was written."""
 
 
-class StaticCache:
-    """A pre-allocated cache for one batch of requests that start together.
+class RowCache(KeyValueCache, Protocol):
+    """A cache of rows that take their passes together, each row at its own length."""
 
-    pad_tokens: columns of padding on the left of each row; none when empty.
-    """
+    lengths_B: Tensor
+    """int32: tokens of each row, on the device."""
+
+    def positions(self, num_queries: int) -> Tensor:
+        """positions_BT of the coming tokens. Raises CacheOverflow where they do not fit."""
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Forget what row b has beyond lengths[b]."""
+
+    def fork(self, rows: Sequence[int]) -> RowCache:
+        """A cache whose row i begins as `rows[i]` of this one; neither changes the other."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of keys, values and what describes them."""
+
+
+class StaticCache:
+    """A pre-allocated cache of rows, in one piece of memory."""
 
     def __init__(
         self,
-        num_layers: int,
-        batch: int,
-        kv_heads: int,
+        config: ModelConfig,
+        rows: int,
         capacity: int,
-        head_dim: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        pad_tokens: Sequence[int] = (),
+        int8: bool = False,
     ) -> None:
-        assert not pad_tokens or len(pad_tokens) == batch, (
-            f"{len(pad_tokens)} paddings for {batch} rows"
-        )
-        self.capacity = capacity
-        self.length = 0
-        """Columns that hold tokens or padding, the same in every layer between two passes."""
-        self._filled = [0] * num_layers
-        # Zeros, not empty memory: a NaN left in a masked column would survive its weight of zero.
-        self._keys = torch.zeros(
-            num_layers, batch, kv_heads, capacity, head_dim, dtype=dtype, device=device
-        )
-        self._values = torch.zeros_like(self._keys)
-        self._pads_B = torch.tensor(pad_tokens or [0] * batch, dtype=torch.long, device=device)
-        self._padded = any(pad_tokens)
+        self.config, self.capacity = config, capacity
+        shape = config.num_layers, rows, config.num_kv_heads, capacity, config.head_dim
+        self.keys, self.values = (Numbers(shape, dtype, device, int8) for _ in range(2))
+        self.lengths_B = torch.zeros(rows, dtype=torch.int32, device=device)
+        # The same on this side of the device: shapes depend on them, and asking would wait.
+        self._lengths = [0] * rows
+
+    @property
+    def num_bytes(self) -> int:
+        return self.keys.num_bytes + self.values.num_bytes + self.lengths_B.nbytes
 
     def positions(self, num_queries: int) -> Tensor:
-        """positions_BT of the coming columns: each token's place in its own row, 0 for padding."""
-        columns_T = self._columns(self.length, self.length + num_queries)
-        return (columns_T[None] - self._pads_B[:, None]).clamp(min=0)
+        self._check_room(num_queries)
+        return self.lengths_B[:, None] + torch.arange(num_queries, device=self.lengths_B.device)
 
-    def mask(self, num_queries: int) -> Tensor | None:
-        """Where the coming queries may attend, mask_B1TK or mask_11TK; None when that is every
-        column.
-
-        Bottom-right causal: the last query is the last column. (`is_causal` of
-        scaled_dot_product_attention is top-left, which is another mask as soon as there are more
-        keys than queries.)
-        """
-        end = self._end(self.length, num_queries)
-        if num_queries == 1 and not self._padded:
-            return None
-        keys_K = self._columns(0, end)
-        queries_T1 = self._columns(self.length, end)[:, None]
-        causal_TK = keys_K <= queries_T1
-        if not self._padded:
-            return causal_TK[None, None]
-        real_B1K = keys_K >= self._pads_B[:, None, None]
-        # A padding query sees itself: with nothing to see its softmax would be NaN.
-        return (causal_TK & real_B1K | (keys_K == queries_T1))[:, None]
-
-    def update(self, layer: int, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of the coming columns in `layer`, and give back all of its
-        columns so far.
+    def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
+        """Store the keys and values of the coming tokens, then attend. The last layer ends a pass.
 
         Raises CacheOverflow before anything is written.
         """
-        begin = self._filled[layer]
-        end = self._end(begin, k_BHTD.shape[2])
-        self._keys[layer, :, :, begin:end] = k_BHTD
-        self._values[layer, :, :, begin:end] = v_BHTD
-        self._filled[layer] = end
-        # In the middle of a pass the first layers are ahead of the last.
-        self.length = min(self._filled)
-        return self._keys[layer, :, :, :end], self._values[layer, :, :, :end]
+        tokens = k_BGTD.shape[2]
+        self._check_room(tokens)
+        self._write(layer, k_BGTD, v_BGTD)
+        mixed_BHTD = self._mix(layer, q_BHTD)
+        if layer == self.config.num_layers - 1:
+            self._lengths = [length + tokens for length in self._lengths]
+            self.lengths_B = self.lengths_B + tokens
+        return mixed_BHTD
 
-    def _end(self, begin: int, num_queries: int) -> int:
-        end = begin + num_queries
+    def truncate(self, lengths: Sequence[int]) -> None:
+        check_shorter(lengths, self._lengths)
+        self._lengths = list(lengths)
+        self.lengths_B = torch.tensor(
+            self._lengths, dtype=torch.int32, device=self.lengths_B.device
+        )
+
+    def fork(self, rows: Sequence[int]) -> StaticCache:
+        twin = StaticCache.__new__(type(self))
+        twin.config, twin.capacity = self.config, self.capacity
+        twin.keys, twin.values = self.keys.take(1, rows), self.values.take(1, rows)
+        twin._lengths = [self._lengths[row] for row in rows]
+        twin.lengths_B = self.lengths_B[list(rows)]
+        return twin
+
+    @property
+    def _is_even(self) -> bool:
+        """Whether all rows have as many tokens: then they are slices."""
+        return min(self._lengths) == max(self._lengths)
+
+    def _write(self, layer: int, k_BGTD: Tensor, v_BGTD: Tensor) -> None:
+        new, every = k_BGTD.shape[2], slice(None)
+        if self._is_even:
+            begin = self._lengths[0]
+            place = layer, every, every, slice(begin, begin + new)
+            self.keys.write(place, k_BGTD)
+            self.values.write(place, v_BGTD)
+            return
+        device = self.lengths_B.device
+        row_B1 = torch.arange(len(self._lengths), device=device)[:, None]
+        column_BT = self.lengths_B[:, None] + torch.arange(new, device=device)
+        # Indices with a slice between them come first: [B, T, G, D].
+        ragged = layer, row_B1, every, column_BT
+        self.keys.write(ragged, k_BGTD.transpose(1, 2))
+        self.values.write(ragged, v_BGTD.transpose(1, 2))
+
+    def _mix(self, layer: int, q_BHTD: Tensor) -> Tensor:
+        new, window = q_BHTD.shape[2], self.config.window_of(layer)
+        k_BGKD, v_BGKD = self._read(layer, max(self._lengths) + new)
+        if self._is_even:
+            return attend_keys(q_BHTD, k_BGKD, v_BGKD, window)
+        return attend_ragged(q_BHTD, k_BGKD, v_BGKD, self.lengths_B + new, window)
+
+    def _read(self, layer: int, end: int) -> tuple[Tensor, Tensor]:
+        place = layer, slice(None), slice(None), slice(0, end)
+        return self.keys.read(place), self.values.read(place)
+
+    def _check_room(self, num_queries: int) -> None:
+        end = max(self._lengths) + num_queries
         if end > self.capacity:
             raise CacheOverflow(
-                f"column {end - 1} does not fit a cache of {self.capacity}; generate less or make a"
+                f"token {end - 1} does not fit a cache of {self.capacity}; generate less or make a"
                 f" cache of {end}"
             )
-        return end
 
-    def _columns(self, begin: int, end: int) -> Tensor:
-        return torch.arange(begin, end, device=self._pads_B.device)
+
+def check_shorter(lengths: Sequence[int], present: Sequence[int]) -> None:
+    assert len(lengths) == len(present), f"{len(lengths)} lengths for {len(present)} rows"
+    for row, (wanted, there) in enumerate(zip(lengths, present, strict=True)):
+        assert 0 <= wanted <= there, f"row {row} has {there} tokens and cannot keep {wanted}"

@@ -9,12 +9,12 @@ are to be timed:
   prefix, every position;
 - `ragged_rows`: prompts of all lengths in one batch, then passes of one and of several queries,
   every row and position;
+- `branches`: rows that are forked, taken back to earlier tokens, and go on otherwise;
 - `cell_…`: a batch as it is timed, every row and every decode step up to the last column;
 - `capacity`: a token without a place is refused, and a refusal changes nothing.
 Long requests come before short ones, so that what is left of an earlier request shows. A right
-cache differs by some 1e-13; a
-wrong position, mask or slice by 1e-3 and more. Cost: some passes over each shape in float64, less
-than timing it takes.
+cache differs by some 1e-13; a wrong position, mask or slice by 1e-3 and more. Cost: some passes
+over each shape in float64, less than timing it takes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from llm_core.infer.cache import CacheOverflow
-from llm_core.infer.engine import Cache, MakeCache, decode, prefill, static_cache
+from llm_core.infer.cache import CacheOverflow, RowCache
+from llm_core.infer.rows import MakeCache, decode, place_of, prefill, static_cache
 from llm_core.model.transformer import Transformer
 
 # B batch (rows) · T tokens of this pass · L tokens of a row · D width of the model · V vocabulary
@@ -81,9 +81,7 @@ def check_cache(
     make_cache: MakeCache = static_cache,
 ) -> list[Check]:
     """Compare `make_cache` with full passes of a float64 model; `num_tokens`: of `splits`."""
-    assert model.head.weight.dtype == torch.float64, (
-        "rounding of shorter numbers would hide a defect"
-    )
+    assert place_of(model)[0] == torch.float64, "rounding of shorter numbers would hide a defect"
     num_tokens = min(num_tokens, model.config.max_seq_len)
     assert num_tokens >= 4
     longest = max([num_tokens, *(shape.length for shape in shapes)])
@@ -96,7 +94,11 @@ def check_cache(
     for shape in sorted(shapes, key=lambda s: (-s.rows * s.length, s.rows, s.new_tokens)):
         name = f"cell_{shape.rows}x({shape.prompt_tokens}+{shape.new_tokens})"
         checks[name] = partial(compare.cell, shape)
-    checks |= {"splits": partial(compare.splits, num_tokens), "capacity": compare.capacity}
+    checks |= {
+        "branches": partial(compare.branches, longest),
+        "splits": partial(compare.splits, num_tokens),
+        "capacity": compare.capacity,
+    }
     return [Check(name, _largest(differences)) for name, differences in checks.items()]
 
 
@@ -114,12 +116,12 @@ class _Comparison:
 
     def __init__(self, model: Transformer, seed: int, make_cache: MakeCache) -> None:
         self.model, self.make_cache = model, make_cache
-        self.device, self.generator = model.head.weight.device, torch.Generator().manual_seed(seed)
+        self.device, self.generator = place_of(model)[1], torch.Generator().manual_seed(seed)
 
     def pieces(self, length: int) -> Iterator[Tensor]:
         ids_BL = self._draw(1, length)
         full_BLD = self._full(ids_BL)
-        cache = self.make_cache(self.model, ids_BL[:, :1].tolist(), length - 1)
+        cache = self.make_cache(self.model, [1], length - 1)
         for begin, end in _cut(length, PIECES):
             hidden_BTD = self.model.hidden(
                 ids_BL[:, begin:end], cache.positions(end - begin), cache
@@ -135,7 +137,7 @@ class _Comparison:
         lengths = [1 + row * (length - num_more - 1) // (num_rows - 1) for row in range(num_rows)]
         lengths = lengths[1::2] + lengths[::2][::-1]
         prompts = [ids_BL[row, :count].tolist() for row, count in enumerate(lengths)]
-        cache = self.make_cache(self.model, prompts, num_more)
+        cache = self.make_cache(self.model, lengths, num_more)
         first_BV = prefill(self.model, prompts, cache)
         last_BD = torch.stack([full_BLD[row, count - 1] for row, count in enumerate(lengths)])
         yield (first_BV - self.model.logits(last_BD)).abs().max()
@@ -151,9 +153,8 @@ class _Comparison:
     def cell(self, shape: Shape) -> Iterator[Tensor]:
         ids_BL = self._draw(shape.rows, shape.length)
         full_BLD = self._full(ids_BL)
-        cache = self.make_cache(
-            self.model, ids_BL[:, : shape.prompt_tokens].tolist(), shape.new_tokens
-        )
+        lengths = [shape.prompt_tokens] * shape.rows
+        cache = self.make_cache(self.model, lengths, shape.new_tokens)
         logits_BV = self._prefill(ids_BL[:, : shape.prompt_tokens], cache, shape.length)
         for place in range(shape.prompt_tokens, shape.length):
             yield (logits_BV - self.model.logits(full_BLD[:, place - 1])).abs().max()
@@ -165,30 +166,71 @@ class _Comparison:
         full_LV = self.model.logits(self._full(ids_BL)[0])
         for split in sorted({1, 2, length // 2, length - 1}):
             prompts = ids_BL[:, :split].tolist()
-            cache = self.make_cache(self.model, prompts, length - split)
+            cache = self.make_cache(self.model, [split], length - split)
             yield (prefill(self.model, prompts, cache)[0] - full_LV[split - 1]).abs().max()
             for place in range(split, length):
                 yield (decode(self.model, ids_BL[:, place], cache)[0] - full_LV[place]).abs().max()
+
+    def branches(self, length: int) -> Iterator[Tensor]:
+        """Rows of unequal lengths are forked, and both go on by tokens of their own; then all are
+        taken back to different places, and go on again."""
+        ids_BL, other_BL = self._draw(3, length), self._draw(3, length)
+        kept = [length // 2, 1, length // 3 + 1]
+        # Twice the room: rows that are forked need blocks of their own.
+        cache = self.make_cache(self.model, kept, 2 * length - max(kept))
+        prompts = [ids_BL[row, :count].tolist() for row, count in enumerate(kept)]
+        prefill(self.model, prompts, cache)
+        rows = [2, 0, 2]
+        twin = cache.fork(rows)
+        yield from self._goes_on(cache, prompts, ids_BL)
+        yield from self._goes_on(twin, [prompts[row] for row in rows], other_BL)
+        shorter = [count // 2 + 1 for count in kept]
+        cache.truncate(shorter)
+        yield from self._goes_on(
+            cache, [p[:count] for p, count in zip(prompts, shorter, strict=True)], other_BL
+        )
+
+    def _goes_on(
+        self, cache: RowCache, prompts: Sequence[Sequence[int]], ids_BL: Tensor
+    ) -> Iterator[Tensor]:
+        """Differences of a pass of one and of a pass of several queries behind these prompts."""
+        num_new = ids_BL.shape[1] - max(map(len, prompts))
+        full_BLD = [
+            self._full(torch.tensor([[*prompt, *new]], device=self.device))[0, len(prompt) :]
+            for prompt, new in zip(prompts, ids_BL[:, :num_new].tolist(), strict=True)
+        ]
+        for begin, end in ((0, 1), (1, num_new)):
+            if begin < end:
+                positions_BT = cache.positions(end - begin)
+                hidden_BTD = self.model.hidden(ids_BL[:, begin:end], positions_BT, cache)
+                expected = torch.cat([full_LD[begin:end] for full_LD in full_BLD])
+                yield from self._differences(hidden_BTD.flatten(0, 1), expected)
 
     def capacity(self) -> Iterator[Tensor]:
         """A cache of four columns with two tokens takes two more, whatever is tried in between."""
         ids_BL = self._draw(1, 4)
         full_LV = self.model.logits(self._full(ids_BL)[0])
-        cache = self.make_cache(self.model, ids_BL[:, :2].tolist(), 2)
+        cache = self.make_cache(self.model, [2], 2)
         prefill(self.model, ids_BL[:, :2].tolist(), cache)
         yield self._refused(ids_BL[:, :3], cache)
         for place in (2, 3):
             yield (decode(self.model, ids_BL[:, place], cache)[0] - full_LV[place]).abs().max()
         yield self._refused(ids_BL[:, :1], cache)
 
-    def _refused(self, ids_BT: Tensor, cache: Cache) -> Tensor:
+    def _refused(self, ids_BT: Tensor, cache: RowCache) -> Tensor:
         """0 where the cache refuses these tokens, infinity where it takes them."""
-        positions_BT = cache.positions(ids_BT.shape[1]).clamp(max=self.model.config.max_seq_len - 1)
         try:
-            self.model.hidden(ids_BT, positions_BT, cache)
+            self.model.hidden(ids_BT, self._any_positions(ids_BT, cache), cache)
         except CacheOverflow:
             return torch.tensor(0.0)
         return torch.tensor(math.inf)
+
+    def _any_positions(self, ids_BT: Tensor, cache: RowCache) -> Tensor:
+        """Positions that a model takes, also of tokens that do not fit."""
+        try:
+            return cache.positions(ids_BT.shape[1]).clamp(max=self.model.config.max_seq_len - 1)
+        except CacheOverflow:  # so must the pass itself
+            return torch.zeros_like(ids_BT)
 
     def _draw(self, rows: int, length: int) -> Tensor:
         ids_BL = torch.randint(
@@ -201,7 +243,7 @@ class _Comparison:
         rows = max(1, MAX_SCORES // (self.model.config.num_heads * ids_BL.shape[1] ** 2))
         return torch.cat([self.model.hidden(group_BL) for group_BL in ids_BL.split(rows)])
 
-    def _prefill(self, ids_BT: Tensor, cache: Cache, length: int) -> Tensor:
+    def _prefill(self, ids_BT: Tensor, cache: RowCache, length: int) -> Tensor:
         """logits_BV after the prompts: in one pass as it is timed, or in the parts that fit."""
         queries = max(1, MAX_SCORES // (ids_BT.shape[0] * self.model.config.num_heads * length))
         *earlier, last_BT = ids_BT.split(queries, dim=1)

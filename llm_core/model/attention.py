@@ -18,16 +18,13 @@ from llm_core.model.rope import apply_rope
 
 
 class KeyValueCache(Protocol):
-    """What a forward pass needs from a cache of earlier keys and values.
+    """What a forward pass needs of a cache: that it attends. It knows who may see what."""
 
-    `mask` is asked once per pass, before the first `update`; `update` once per layer.
-    """
+    def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
+        """Store the keys and values of this pass, then attend to all so far; mixed_BHTD.
 
-    def mask(self, num_queries: int) -> Tensor | None:
-        """Boolean, broadcastable to B1TK: where a coming query may attend; None: everywhere."""
-
-    def update(self, layer: int, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of this pass; all of the layer so far, k_BHKD and v_BHKD."""
+        Called once per layer, in their order.
+        """
 
 
 Mix = Callable[[Tensor, Tensor, Tensor, Mask, Backend], Tensor]
@@ -75,14 +72,28 @@ class Attention(nn.Module):
         # Tensor parallelism leaves some of the groups here. Queries lose their group after
         # rotation: then nothing is copied.
         qkv_BTGHD = qkv_BTD.view(batch, tokens, -1, self.group_size + 2, self.head_dim)
-        if self.own_split is not None and rope is not None:
+        if cache is not None and rope is not None and not self.qk_norm:
+            q_BHTD, k_BGTD, v_BGTD = self._split_together(qkv_BTGHD, rope)
+        elif self.own_split is not None and rope is not None:
             q_BHTD, k_BGTD, v_BGTD = self.own_split(qkv_BTGHD, rope)
         else:
             q_BHTD, k_BGTD, v_BGTD = self._split(qkv_BTGHD, rope)
         if cache is not None:
-            k_BGTD, v_BGTD = cache.update(self.layer, k_BGTD, v_BGTD)
-        mixed_BHTD = self.mix(q_BHTD, k_BGTD, v_BGTD, mask, self.backend)
+            mixed_BHTD = cache.attend(self.layer, q_BHTD, k_BGTD, v_BGTD)
+        else:
+            mixed_BHTD = self.mix(q_BHTD, k_BGTD, v_BGTD, mask, self.backend)
         return self.out(mixed_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
+
+    def _split_together(
+        self, qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        # Without a backward, and with few tokens, fewer operations are faster: queries and keys
+        # turn as one.
+        cos_BT11D, sin_BT11D = (table_B1TD[:, 0, :, None, None] for table_B1TD in rope)
+        turned_BTGHD = apply_rope(qkv_BTGHD[..., :-1, :], cos_BT11D, sin_BT11D)
+        q_BHTD = turned_BTGHD[..., :-1, :].flatten(2, 3).transpose(1, 2)
+        k_BGTD, v_BGTD = (x[..., -1, :].transpose(1, 2) for x in (turned_BTGHD, qkv_BTGHD))
+        return q_BHTD, k_BGTD, v_BGTD
 
     def _split(
         self, qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor] | None

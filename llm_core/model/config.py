@@ -97,6 +97,10 @@ class ModelConfig:
     qk_norm: bool = False
     """RMSNorm over each query and key head before rotation (Qwen 3)."""
     rope_scaling: RopeScaling | None = None
+    window: int = 0
+    """A token attends itself and the window - 1 tokens before it (sliding window). 0: all."""
+    full_layers: tuple[int, ...] = ()
+    """Layers, from 0, that attend all tokens although there is a window."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "num_layers", "num_heads", "num_kv_heads", "ffn_dim", "max_seq_len"):
@@ -132,7 +136,20 @@ class ModelConfig:
                 f"rope_theta ({self.rope_theta}) and norm_eps ({self.norm_eps}) must be positive;"
                 " Llama 2 has 10000 and 1e-5"
             )
+        if self.window < 0:
+            raise ConfigError(f"window ({self.window}) must not be negative; 0 attends all tokens")
+        if any(not 0 <= layer < self.num_layers for layer in self.full_layers) or (
+            self.full_layers and not self.window
+        ):
+            raise ConfigError(
+                f"full_layers ({list(self.full_layers)}) must list layers from 0 to"
+                f" {self.num_layers - 1} of a model with a window ({self.window})"
+            )
         _ = self.family
+
+    def window_of(self, layer: int) -> int:
+        """Tokens that a token of this layer attends, itself included; 0: all."""
+        return 0 if layer in self.full_layers else self.window
 
     @property
     def head_dim(self) -> int:

@@ -65,7 +65,10 @@ def _is_norm_of_many_operations(x_BTD: Tensor) -> bool:
     # CPUs have no kernel of this norm: what torch runs there is a formula, and its backward the
     # rules of its operations.
     return (
-        x_BTD.device.type == "cpu" and x_BTD.dtype in PRECISE and not torch.compiler.is_compiling()
+        torch.is_grad_enabled()
+        and x_BTD.device.type == "cpu"
+        and x_BTD.dtype in PRECISE
+        and not torch.compiler.is_compiling()
     )
 
 

@@ -160,7 +160,7 @@ class Transformer(nn.Module):
         super().__init__()
         assert config.vocab_size > 0, "vocab_size must be resolved before a model is built"
         self.config = config
-        self.pattern = Pattern()
+        self.pattern = Pattern(window=config.window)
         self.stream_pieces = 1
         self.stream_dtype: torch.dtype | None = None
         self.head_loss: HeadLoss = whole_head_loss
@@ -209,23 +209,22 @@ class Transformer(nn.Module):
             rope = rope_tables(positions_BT, *shape, x_BTD.dtype, self.config.rope_scaling)
         elif self.embedding is not None:
             x_BTD = x_BTD + self._into_stream(self.positions(positions_BT))
-        mask: Mask = AttentionMask(self.pattern, documents_BK)
-        if cache is not None:
-            mask = cache.mask(ids_BT.shape[1])
-        for block in self.blocks:
+        windowed, whole = (AttentionMask(p, documents_BK) for p in (self.pattern, Pattern()))
+        full_layers = self.config.full_layers
+        for layer, block in enumerate(self.blocks):
             if block is not None:
-                x_BTD = block(x_BTD, rope, mask, cache)
+                x_BTD = block(x_BTD, rope, whole if layer in full_layers else windowed, cache)
         return self.norm(x_BTD) if self.norm is not None else x_BTD
 
     def _check_cached(self, documents_BK: Tensor | None) -> None:
         # A cache has keys and values of earlier tokens, and says itself who attends them.
-        is_sparse = self.pattern != Pattern()
+        is_sparse = self.pattern != Pattern(window=self.config.window)
         if is_sparse or documents_BK is not None:
             pattern = f"model.pattern is {self.pattern}"
             narrowed = pattern if is_sparse else "documents_BK keeps documents apart"
             raise ConfigError(
-                f"with a cache every token attends all before it, but {narrowed}; pass whole"
-                " sequences without a cache"
+                "with a cache a token attends all before it, or those of the window in the"
+                f" model's config, but {narrowed}; pass whole sequences without a cache"
             )
 
     def _into_stream(self, x_BTD: Tensor) -> Tensor:

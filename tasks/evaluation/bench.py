@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
     from llm_core.bench.generation import Cell
-    from llm_core.infer.engine import MakeCache
+    from llm_core.infer.rows import MakeCache
     from llm_core.model.transformer import Transformer
 
 
@@ -43,7 +43,7 @@ def benchmark_model(
 
     Raises StageFailure when no cell of the grid fits the model's max_seq_len.
     """
-    from llm_core.infer.engine import static_cache
+    from llm_core.infer.rows import static_cache
 
     result = measure(train.path / "model", config, static_cache)
     write_json(out_dir / "bench.json", result)

@@ -33,21 +33,13 @@ class EvaluateConfig:
     small_group_documents: int = 20
     """Groups with fewer documents are marked `small`, since their intervals are too narrow."""
     seed: int = 0
-    """Seed of the bootstrap and of the generated texts."""
+    """Seed of the bootstrap."""
     sample_prompts: tuple[str, ...] = ("The ",)
     """Prompts that the model continues."""
     num_document_prompts: int = 2
     """Validation documents whose first tokens serve as further prompts."""
     document_prompt_tokens: int = 16
     """Length of those prompts."""
-    max_new_tokens: int = 64
-    """Most tokens generated after a prompt."""
-    temperature: float = 0.8
-    """Temperature of sampling. 0 always takes the most probable token."""
-    top_k: int = 0
-    """Sample only among so many most probable tokens. 0: among all."""
-    top_p: float = 1.0
-    """Sample only among the most probable tokens that together have this probability."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
     """Where the model runs. auto: on a GPU where there is one."""
 
@@ -57,20 +49,74 @@ class EvaluateConfig:
         check_bounds(self, batch_tokens=(1, None), bootstrap_samples=(100, None))
         check_bounds(self, small_group_documents=(0, None), seed=(0, None))
         check_bounds(self, num_document_prompts=(0, None), document_prompt_tokens=(1, None))
-        check_bounds(self, max_new_tokens=(0, None), temperature=(0, None))
-        check_bounds(self, top_k=(0, None), top_p=(0, 1))
         if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
             raise ConfigError(
                 f"context_tokens ({self.context_tokens}) must be less than window_tokens"
                 f" ({self.window_tokens}); try {self.window_tokens // 2}"
             )
 
+
+@dataclass(frozen=True)
+class GenerateConfig:
+    """How texts are generated: for samples of the evaluation, on the command line, and in a server
+    where a request does not say."""
+
+    max_new_tokens: int = 64
+    """Most tokens generated after a prompt."""
+    min_new_tokens: int = 0
+    """An answer does not end before so many tokens."""
+    temperature: float = 0.8
+    """Temperature of sampling. 0 always takes the most probable token."""
+    top_k: int = 0
+    """Sample only among so many most probable tokens. 0: among all."""
+    top_p: float = 0.95
+    """Sample only among the most probable tokens that together have this probability."""
+    min_p: float = 0.0
+    """Sample only among tokens of at least this probability relative to the most probable one."""
+    repetition_penalty: float = 1.0
+    """Divides the logits of tokens that occur in prompt or answer. 1: no penalty."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logits of tokens that occur in the answer."""
+    frequency_penalty: float = 0.0
+    """Subtracted from the logit of a token as often as it occurs in the answer."""
+    seed: int = 0
+    """Seed of the random numbers; each answer has a stream of its own."""
+    device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
+    """Where `textmill generate` and `textmill serve` run the model. auto: on a GPU where there is
+    one."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, max_new_tokens=(0, None), min_new_tokens=(0, None))
+        check_bounds(self, temperature=(0, None), top_k=(0, None), top_p=(0, 1), min_p=(0, 1))
+        check_bounds(self, seed=(0, None))
+        if not self.repetition_penalty > 0:
+            raise ConfigError(
+                f"repetition_penalty ({self.repetition_penalty}) must be positive; 1 changes"
+                " nothing"
+            )
+
     def sampling(self) -> SamplingParams:
         from llm_core.infer.sampling import SamplingParams
 
         return SamplingParams(
-            temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            min_new_tokens=self.min_new_tokens,
+            seed=self.seed,
         )
+
+
+@dataclass(frozen=True)
+class EvaluateStageConfig:
+    """What is scored, and how the samples beside it are generated."""
+
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    generate: GenerateConfig = field(default_factory=GenerateConfig)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Writes the continuation of a text with a trained model, for samples and for the command line.
 
 A prompt begins with what its tokenizer puts before a text: end-of-text for models trained here, the
-context from which every document starts in training. The answer ends at end-of-text, at the token
-limit or where the model's `max_seq_len` is full. Its text is that of whole characters: bytes of one
-that is not complete are held back, whether it is told in pieces or returned. It is not scrubbed
-here: whoever stores or shows it does that.
+context from which every document starts in training. The answer ends at end-of-text or another id
+that the folder of the model names, at the token limit or where the model's `max_seq_len` is full.
+Its text is that of whole characters: bytes of one that is not complete are held back, whether it is
+told in pieces or returned. It is not scrubbed here: whoever stores or shows it does that.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def generate_text(
         if on_text is not None and (piece := stream.add([token])):
             on_text(piece)
 
-    return generate_texts(model, tokenizer, [ids], params, max_new_tokens, on_token)[0]
+    stops = eos_ids(model_folder, model, tokenizer)
+    return generate_texts(model, tokenizer, [ids], params, max_new_tokens, on_token, stops)[0]
 
 
 def generate_texts(
@@ -86,18 +87,19 @@ def generate_texts(
     params: SamplingParams,
     max_new_tokens: int,
     on_token: Callable[[int, int], None] | None = None,
+    stops: Sequence[int] | None = None,
 ) -> list[Answer]:
     """The continuations of encoded prompts; the random stream of a prompt depends on the seed and
-    its number.
+    its number. stops: ids that end an answer; None: end-of-text.
 
     Raises ConfigError where a prompt leaves no room for an answer.
     """
     from llm_core.infer.engine import generate
 
     limits = answer_limits(model, tokenizer, prompts, max_new_tokens)
-    answers = generate(
-        model, [begin(tokenizer, p) for p in prompts], params, limits, tokenizer.eos_id, on_token
-    )
+    begun = [begin(tokenizer, prompt) for prompt in prompts]
+    ends = [tokenizer.eos_id] if stops is None else stops
+    answers = generate(model, begun, params, limits, ends, on_token)
     return [
         Answer(TextStream(tokenizer, prompt).add(ids), len(ids), len(ids) == limit < max_new_tokens)
         for prompt, ids, limit in zip(prompts, answers, limits, strict=True)
@@ -107,6 +109,13 @@ def generate_texts(
 def begin(tokenizer: Tokenizer, prompt: Sequence[int]) -> list[int]:
     """What a model is given: the start of a text and the prompt; end-of-text if both are empty."""
     return [*tokenizer.start_ids, *prompt] or [tokenizer.eos_id]
+
+
+def eos_ids(folder: Path, model: Transformer, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The ids that end an answer, as the folder of the model lists them; else end-of-text."""
+    from llm_core.huggingface.generation import read_eos_ids
+
+    return read_eos_ids(folder, model.config.vocab_size) or (tokenizer.eos_id,)
 
 
 def answer_limits(

@@ -31,7 +31,7 @@ from llm_core.config import ConfigError
 from tasks.corpus.documentset import read_table
 from tasks.corpus.statistics import ratio_bootstrap
 from tasks.corpus.tally import OTHER, largest, tally_columns
-from tasks.evaluation.config import EvaluateConfig
+from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
 from tasks.evaluation.generate import TextStream, answer_limits, generate_texts
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
@@ -67,7 +67,7 @@ def evaluate_model(
     shards: Artifact,
     train: Artifact,
     out_dir: Path,
-    config: EvaluateConfig,
+    config: EvaluateStageConfig,
     run_parts: RunParts = serial,
 ) -> Artifact:
     """Score validation documents with the trained model and n-gram baselines, and write samples.
@@ -80,26 +80,27 @@ def evaluate_model(
     from llm_core.huggingface.export import load_model
     from tasks.tokenizer.encoder import load_tokenizer
 
-    model = load_model(train.path / "model").to(choose_device(config.device))
+    scoring, generation = config.evaluate, config.generate
+    model = load_model(train.path / "model").to(choose_device(scoring.device))
     codec = load_tokenizer(tokenizer.path)
     validation, training = open_shards(shards.path, "validation"), open_shards(shards.path, "train")
     for split in (validation, training):
         split.check_ids(model.config.vocab_size)
-    chosen, skipped = choose_documents(validation, codec, config)
+    chosen, skipped = choose_documents(validation, codec, scoring)
     check_round_trip(documents, codec, chosen)
-    window, context = choose_window(train, model, config)
-    prompts = choose_prompts(codec, chosen, config)
+    window, context = choose_window(train, model, scoring)
+    prompts = choose_prompts(codec, chosen, scoring)
     # A prompt that does not fit is an error before anything is scored.
-    answer_limits(model, codec, prompts, config.max_new_tokens)
-    scored = score(model, codec, training, chosen, window, context, config)
+    answer_limits(model, codec, prompts, generation.max_new_tokens)
+    scored = score(model, codec, training, chosen, window, context, scoring)
     counts = skipped | {
         "documents": len(chosen),
         "tokens": int(scored.num_tokens.sum()),
         "bytes": int(scored.num_bytes.sum()),
     }
-    policy = _policy(window, context, config)
-    result = summarise(scored, config) | {"policy": policy, "counts": counts}
-    samples = write_samples(model, codec, prompts, config)
+    policy = _policy(window, context, scoring)
+    result = summarise(scored, scoring) | {"policy": policy, "counts": counts}
+    samples = write_samples(model, codec, prompts, generation)
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
     return Artifact(out_dir, "evaluate", counts, result | {"samples": samples})
@@ -299,7 +300,7 @@ def write_samples(
     model: Transformer,
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],
-    config: EvaluateConfig,
+    config: GenerateConfig,
 ) -> list[dict[str, str]]:
     """Continuations of prompts, all scrubbed. Prompt and text are whole characters."""
     from tasks.pii.scrub import scrub

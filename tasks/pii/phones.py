@@ -76,10 +76,14 @@ def _shapes_of(region: str) -> frozenset[Shape]:
     assert plan is not None, region
     shapes: set[Shape] = set()
     for form in plan.number_format:
+        # The rule is for the first group written, which need not be the first of the pattern.
         prefixed = form.national_prefix_formatting_rule or r"\1"
-        shapes |= _shapes(form.pattern or "", (form.format or "").replace(r"\1", prefixed, 1))
+        written = re.sub(r"(\\\d)", prefixed, form.format or "", count=1)
+        shapes |= _shapes(form.pattern or "", written)
     for form in [*plan.number_format, *plan.intl_number_format]:
         shapes |= _shapes(form.pattern or "", f"{plan.country_code} {form.format}")
+    # What no format fits is written unbroken. Alone it could be anything, so it needs its code.
+    shapes |= {(len(str(plan.country_code)), n) for n in plan.general_desc.possible_length}
     return frozenset(shapes)
 
 

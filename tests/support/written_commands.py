@@ -20,7 +20,7 @@ TRAIN = (
     " train.max_val_sequences=4"
 )
 MEASURE = (
-    "evaluate.max_documents=4 evaluate.max_document_tokens=256 evaluate.max_new_tokens=4"
+    "evaluate.max_documents=4 evaluate.max_document_tokens=256 generate.max_new_tokens=4"
     " bench.repeats=3 bench.batches=[1] bench.prompt_tokens=[8] bench.new_tokens=[4]"
     " bench.check_tokens=4"
 )

@@ -28,12 +28,12 @@ def test_generate_samples_as_the_evaluation_does(
     monkeypatch.setattr(generate, "generate_text", answer)
     assert run_cli("train")["code"] == 0
     settings = [
-        "evaluate.seed=2",
-        "evaluate.top_k=7",
-        "evaluate.temperature=0.5",
-        "evaluate.max_new_tokens=9",
+        "generate.seed=2",
+        "generate.top_k=7",
+        "generate.temperature=0.5",
+        "generate.max_new_tokens=9",
     ]
-    result = run_cli("generate", "Once", *settings, "evaluate.device=cpu")
+    result = run_cli("generate", "Once", *settings, "generate.device=cpu")
     params = SamplingParams(temperature=0.5, top_k=7, top_p=0.95, seed=2)
     assert result["code"] == 0 and asked == {
         "prompt": "Once",
@@ -42,7 +42,7 @@ def test_generate_samples_as_the_evaluation_does(
         "device": "cpu",
     }
     assert (
-        "stops after 3 of evaluate.max_new_tokens (9) tokens: the model's max_seq_len is full"
+        "stops after 3 of generate.max_new_tokens (9) tokens: the model's max_seq_len is full"
         in result["err"]
     )
 

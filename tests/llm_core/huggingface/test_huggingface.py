@@ -309,12 +309,12 @@ def test_a_mixture_that_no_family_computes_is_refused_before_training(
 
 
 def test_cached_decode_matches_full_forward_for_learned_positions_and_normed_keys() -> None:
-    from llm_core.infer.engine import decode, prefill, static_cache
+    from llm_core.infer.rows import decode, prefill, static_cache
 
     for values in (OURS["gpt2"], OURS["qwen3"]):
         model = make_model(dataclasses.replace(MODEL, **values)).requires_grad_(False)
         prompts = [[5, 9, 2, 7], [3, 1]]
-        cache = static_cache(model, prompts, 1)
+        cache = static_cache(model, list(map(len, prompts)), 1)
         prefill(model, prompts, cache)
         decoded = decode(model, [4, 8], cache)
         for row, (prompt, new) in enumerate(zip(prompts, (4, 8), strict=True)):

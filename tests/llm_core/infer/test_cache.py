@@ -1,14 +1,18 @@
 """A cached pass is the full pass, and what does not fit is refused before anything is written."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.infer.cache import CacheOverflow, StaticCache
-from llm_core.infer.engine import decode, generate, prefill, static_cache
+from llm_core.infer.cache import CacheOverflow
+from llm_core.infer.engine import generate
 from llm_core.infer.equivalence import check_cache
+from llm_core.infer.rows import decode, paged_cache, prefill, static_cache
 from llm_core.infer.sampling import SamplingParams
 from llm_core.model.masks import Pattern
+from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model, random_ids
 
 
@@ -18,11 +22,11 @@ def test_cached_decode_matches_full_forward_for_every_prefix_split(num_kv_heads:
     with torch.no_grad():
         full_TV = model(torch.tensor([ids]))[0]
     for split in range(1, len(ids)):
-        cache = static_cache(model, [ids[:split]], len(ids) - split)
+        cache = static_cache(model, [split], len(ids) - split)
         cached = [prefill(model, [ids[:split]], cache)[0]]
         cached += [decode(model, [token], cache)[0] for token in ids[split:]]
         assert (torch.stack(cached) - full_TV[split - 1 :]).abs().max() <= 1e-10
-        assert cache.length == len(ids)
+        assert cache.lengths_B.tolist() == [len(ids)]
 
 
 def test_several_tokens_after_a_prefix_match_full_forward() -> None:
@@ -30,7 +34,7 @@ def test_several_tokens_after_a_prefix_match_full_forward() -> None:
     model, ids = make_model(), random_ids(11, seed=3)
     with torch.no_grad():
         full_TV = model(torch.tensor([ids]))[0]
-        cache = static_cache(model, [ids], 0)
+        cache = static_cache(model, [len(ids)], 0)
         pieces = []
         for begin, end in ((0, 4), (4, 7), (7, 11)):
             pieces.append(
@@ -46,14 +50,14 @@ def test_a_cached_pass_of_a_model_with_a_pattern_is_refused(pattern: Pattern) ->
     model, ids = make_model(), random_ids(12, seed=0)
     model.pattern = pattern
     for cached_pass in (
-        lambda: generate(model, [ids], SamplingParams(), 2, None),
+        lambda: generate(model, [ids], SamplingParams(), 2),
         lambda: check_cache(model, [], len(ids), seed=0),
-        lambda: model(torch.tensor([ids]), cache=static_cache(model, [ids], 0)),
+        lambda: model(torch.tensor([ids]), cache=static_cache(model, [len(ids)], 0)),
     ):
         with pytest.raises(
             ConfigError,
             match=(
-                r"every token attends all before it, but model.pattern is Pattern\(.*without a"
+                r"a token attends all before it.*but model.pattern is Pattern\(.*without a"
                 r" cache"
             ),
         ):
@@ -62,42 +66,52 @@ def test_a_cached_pass_of_a_model_with_a_pattern_is_refused(pattern: Pattern) ->
 
 def test_a_cached_pass_over_documents_of_one_row_is_refused() -> None:
     model, ids = make_model(), torch.tensor([random_ids(8, seed=0)])
-    cache = static_cache(model, ids.tolist(), 0)
+    cache = static_cache(model, [8], 0)
     with pytest.raises(ConfigError, match="documents_BK keeps documents apart"):
         model(ids, cache=cache, documents_BK=torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]]))
-    assert cache.length == 0
+    assert cache.lengths_B.tolist() == [0]
 
 
 def test_write_past_capacity_raises_before_anything_is_written() -> None:
-    cache = StaticCache(num_layers=1, batch=1, kv_heads=1, capacity=3, head_dim=2)
-    ones = torch.ones(1, 1, 2, 2)
-    cache.update(0, ones, ones)
-    with pytest.raises(CacheOverflow, match="column 3 does not fit a cache of 3"):
-        cache.update(0, 5 * ones, 5 * ones)
-    with pytest.raises(CacheOverflow):
-        cache.mask(2)
-    assert cache.length == 2
-    keys, _ = cache.update(0, ones[:, :, :1], ones[:, :, :1])
-    assert torch.equal(keys, torch.ones(1, 1, 3, 2))
+    model = Transformer(dataclasses.replace(make_model().config, num_layers=1)).double()
+    ones_BGTD, queries_BHTD = torch.ones(1, 2, 2, 8).double(), torch.ones(1, 4, 2, 8).double()
+    for kind in (static_cache, paged_cache):
+        cache = kind(model, [2], 1)
+        cache.attend(0, queries_BHTD, ones_BGTD, ones_BGTD)
+        with pytest.raises(CacheOverflow, match=r"token 3 does not fit .* of 3"):
+            cache.attend(0, queries_BHTD, 5 * ones_BGTD, 5 * ones_BGTD)
+        with pytest.raises(CacheOverflow, match=r"token 3 does not fit .* of 3"):
+            cache.positions(2)
+        assert cache.lengths_B.tolist() == [2]
+        one_BGTD = ones_BGTD[:, :, :1]
+        newest = cache.attend(0, queries_BHTD[:, :, :1], one_BGTD, one_BGTD)
+        assert torch.allclose(newest, torch.ones_like(newest))
 
 
 def test_decoding_past_capacity_raises() -> None:
     model = make_model()
-    cache = static_cache(model, [[1, 2, 3]], 1)
-    prefill(model, [[1, 2, 3]], cache)
-    decode(model, [4], cache)
-    with pytest.raises(CacheOverflow):
-        decode(model, [5], cache)
+    for kind in (static_cache, paged_cache):
+        cache = kind(model, [3], 1)
+        prefill(model, [[1, 2, 3]], cache)
+        decode(model, [4], cache)
+        with pytest.raises(CacheOverflow):
+            decode(model, [5], cache)
 
 
-def test_mask_is_bottom_right_causal_and_hides_padding() -> None:
-    cache = StaticCache(
-        num_layers=1, batch=2, kv_heads=1, capacity=5, head_dim=2, pad_tokens=[0, 2]
-    )
-    piece = torch.zeros(2, 1, 3, 2)
-    cache.update(0, piece, piece)
-    assert cache.positions(2).tolist() == [[3, 4], [1, 2]]
-    mask = cache.mask(2)
-    assert mask is not None
-    assert mask[0, 0].int().tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
-    assert mask[1, 0].int().tolist() == [[0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
+def test_rows_of_unequal_length_have_positions_of_their_own() -> None:
+    model = make_model()
+    for kind in (static_cache, paged_cache):
+        cache = kind(model, [3, 1], 2)
+        prefill(model, [[1, 2, 3], [4]], cache)
+        assert cache.positions(2).tolist() == [[3, 4], [1, 2]]
+
+
+def test_a_fork_holds_the_blocks_of_its_row_until_one_of_them_writes() -> None:
+    model = make_model()
+    cache = paged_cache(model, [6, 6], 2, block_tokens=4)
+    prefill(model, [[1, 2, 3, 4, 5, 6], [7]], cache)
+    free = cache.pool.num_free
+    twin = cache.fork([0])
+    assert cache.pool.num_free == free
+    decode(model, [9], twin)
+    assert cache.pool.num_free == free - 1, "the block that is not full was copied"

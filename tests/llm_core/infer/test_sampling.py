@@ -10,14 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
-from llm_core.infer.sampling import (
-    GREEDY,
-    SamplingError,
-    SamplingParams,
-    kept_probabilities,
-    make_generator,
-    sample,
-)
+from llm_core.infer import choosing
+from llm_core.infer.choosing import Choosers, check_chosen, choose, kept_weights
+from llm_core.infer.sampling import GREEDY, SamplingError, SamplingParams
+from llm_core.infer.streams import uniforms
 
 # Few distinct values, so that ties are common.
 logit_rows = st.lists(
@@ -62,83 +58,108 @@ def shifts(top_p: float) -> list[float]:
     )
 
 
+def kept(logits: list[float] | torch.Tensor, params: SamplingParams) -> list[int]:
+    """Ids that a row may draw, the likeliest first, whatever rows stand beside it."""
+    row_V = torch.as_tensor(logits)
+    other_V = torch.arange(len(row_V)).float()
+    others = [SamplingParams(top_k=2), SamplingParams(top_p=0.5), SamplingParams(min_p=0.3)]
+    rows = torch.stack([other_V, row_V, other_V, -other_V])
+    choosers = Choosers.of([others[0], params, *others[1:]], [0] * 4, "cpu")
+    weight_V = kept_weights(rows, choosers)[1]
+    order_V = row_V.sort(descending=True, stable=True).indices
+    return [int(i) for i in order_V if weight_V[i] > 0]
+
+
+def drawn(
+    logits: torch.Tensor, params: list[SamplingParams], step: int = 0, choice: int = 0
+) -> list[int]:
+    rows = len(params)
+    choosers = Choosers.of(params, [choice] * rows, "cpu")
+    ids = choose(logits, choosers, torch.full((rows,), step)).tolist()
+    check_chosen(ids, logits)
+    return ids
+
+
 @given(logit_rows, sampling_params)
 def test_kept_tokens_are_those_of_the_definitions(
     logits: list[float], params: SamplingParams
 ) -> None:
-    probabilities, ids = kept_probabilities(torch.tensor(logits), params)
+    ids = kept(logits, params)
     assert len(ids) >= 1
-    assert math.isclose(float(probabilities.sum()), 1, rel_tol=1e-5)
-    assert all(math.isfinite(logits[i]) for i in ids.tolist())
+    assert all(math.isfinite(logits[i]) for i in ids)
     if not near_a_border(logits, params):
         # exp() underflows at other places in float32 and double: only tokens without weight may
         # differ.
         expected = naive_kept(logits, params)
-        assert ids.tolist() == expected[: len(ids)]
-        assert (
-            sum(
-                math.exp((logits[i] - max(logits)) / params.temperature)
-                for i in expected[len(ids) :]
-            )
-            < 1e-30
-        )
+        assert ids == expected[: len(ids)]
+        left_out = expected[len(ids) :]
+        highest = max(logits)
+        assert sum(math.exp((logits[i] - highest) / params.temperature) for i in left_out) < 1e-30
+
+
+@given(st.integers(0, 10**6), st.lists(sampling_params, min_size=1, max_size=4))
+def test_few_likeliest_tokens_give_the_draws_of_the_whole_vocabulary(
+    seed: int, params: list[SamplingParams]
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    # Some logits are equal, at the border of the few as well.
+    shape = len(params), choosing.LIKELIEST[-1] + 100
+    logits = (torch.randn(shape, generator=generator) * 8).round(decimals=seed % 3)
+    logits[:, ::7] = -math.inf
+    choosers = Choosers.of(params, range(len(params)), "cpu")
+    steps = torch.arange(len(params))
+    whole = kept_weights(logits, choosers).cumsum(-1, dtype=torch.float64)
+    uniform = uniforms(choosers.seed_B, choosers.choice_B, steps)[:, None]
+    expected = torch.searchsorted(whole, uniform * whole[:, -1:], right=True)[:, 0]
+    assert choose(logits, choosers, steps).tolist() == expected.tolist()
 
 
 @given(logit_rows, sampling_params, st.integers(0, 5))
 def test_a_drawn_token_is_a_kept_one(
-    logits: list[float], params: SamplingParams, request_number: int
+    logits: list[float], params: SamplingParams, step: int
 ) -> None:
-    row = torch.tensor(logits)
-    token = sample(row[None], [params], [make_generator(params, request_number)])[0]
-    assert token in kept_probabilities(row, params)[1].tolist()
+    assert drawn(torch.tensor([logits]), [params], step)[0] in kept(logits, params)
 
 
 @given(logit_rows)
 def test_temperature_zero_is_the_first_of_the_highest(logits: list[float]) -> None:
-    assert sample(torch.tensor([logits]), [GREEDY], [make_generator(GREEDY)]) == [
-        logits.index(max(logits))
-    ]
+    assert drawn(torch.tensor([logits]), [GREEDY]) == [logits.index(max(logits))]
 
 
 @given(st.integers(1, 8), st.integers(1, 8))
 def test_top_k_keeps_exactly_k_of_equal_logits(k: int, vocab: int) -> None:
-    assert kept_probabilities(torch.zeros(vocab), SamplingParams(top_k=k))[1].tolist() == list(
-        range(min(k, vocab))
-    )
+    assert kept([0.0] * vocab, SamplingParams(top_k=k)) == list(range(min(k, vocab)))
 
 
 @pytest.mark.parametrize(
-    ("top_p", "kept"), [(0.0, 1), (1e-12, 1), (0.9, 1), (0.949, 1), (0.96, 2), (0.99, 3), (1.0, 3)]
+    ("top_p", "count"), [(0.0, 1), (1e-12, 1), (0.9, 1), (0.949, 1), (0.96, 2), (0.99, 3), (1.0, 3)]
 )
-def test_top_p_keeps_the_shortest_prefix_and_at_least_one(top_p: float, kept: int) -> None:
+def test_top_p_keeps_the_shortest_prefix_and_at_least_one(top_p: float, count: int) -> None:
     logits = torch.tensor([0.95, 0.03, 0.02]).log()
-    assert len(kept_probabilities(logits, SamplingParams(top_p=top_p))[1]) == kept
+    assert len(kept(logits, SamplingParams(top_p=top_p))) == count
+
+
+def test_top_p_counts_after_temperature() -> None:
+    assert kept([3.0, 2.0, 1.0], SamplingParams(temperature=0.5, top_p=0.8)) == [0]
 
 
 def test_top_p_that_is_reached_exactly_takes_no_further_token() -> None:
-    for top_p, kept in ((0.25, 1), (0.5, 2), (0.75, 3)):
-        assert len(kept_probabilities(torch.zeros(4), SamplingParams(top_p=top_p))[1]) == kept
+    for top_p, count in ((0.25, 1), (0.5, 2), (0.75, 3)):
+        assert len(kept([0.0] * 4, SamplingParams(top_p=top_p))) == count
 
 
 def test_top_p_of_one_keeps_tokens_behind_a_sum_that_rounds_to_one() -> None:
     """In float32 the likeliest token has all the mass; a filter that trusts the sum would drop the
     tail."""
-    assert (
-        len(
-            kept_probabilities(torch.tensor([0.0, -20.0, -20.0, -21.0]), SamplingParams(top_p=1.0))[
-                1
-            ]
-        )
-        == 4
-    )
+    assert len(kept([0.0, -20.0, -20.0, -21.0], SamplingParams(top_p=1.0))) == 4
 
 
 def test_draws_follow_the_distribution() -> None:
-    logits, params = torch.tensor([1.0, 0.0, 2.0, -1.0]), SamplingParams(temperature=1.5, seed=11)
-    generator, draws = make_generator(params), 8_000
-    counts = np.bincount(
-        [sample(logits[None], [params], [generator])[0] for _ in range(draws)], minlength=4
-    )
+    logits, draws = torch.tensor([1.0, 0.0, 2.0, -1.0]), 8_000
+    params = SamplingParams(temperature=1.5, seed=11)
+    choosers = Choosers.of([params] * draws, [0] * draws, "cpu")
+    ids = choose(logits.expand(draws, 4), choosers, torch.arange(draws))
+    counts = np.bincount(ids.numpy(), minlength=4)
     expected = torch.softmax(logits / 1.5, 0).numpy() * draws
     assert (
         (counts - expected) ** 2 / expected
@@ -155,16 +176,17 @@ def test_broken_logits_raise_an_error_that_names_the_row(
 ) -> None:
     logits = torch.tensor([[0.0, 1.0], row])
     with pytest.raises(SamplingError, match=f"row 1 of the logits has .*{what}"):
-        sample(logits, [params] * 2, [make_generator(params)] * 2)
+        drawn(logits, [params] * 2)
 
 
-def test_requests_and_seeds_have_streams_of_their_own() -> None:
-    streams = [
-        tuple(torch.rand(4, generator=make_generator(SamplingParams(seed=seed), request)).tolist())
-        for seed in range(20)
-        for request in range(20)
-    ]
-    assert len(set(streams)) == len(streams)
+def test_seeds_choices_and_steps_have_numbers_of_their_own() -> None:
+    seeds, choices, steps = torch.cartesian_prod(*[torch.arange(20)] * 3).T
+    numbers = uniforms(seeds, choices, steps)
+    assert len(numbers.unique()) == 8000
+    assert float(numbers.min()) >= 0 and float(numbers.max()) < 1
+    # Kolmogorov-Smirnov: 0.1 % of fair samples are further from even.
+    even = (torch.arange(8000) + 0.5) / 8000
+    assert float((numbers.sort().values - even).abs().max()) < 1.95 / 8000**0.5
 
 
 @pytest.mark.parametrize(
@@ -176,6 +198,12 @@ def test_requests_and_seeds_have_streams_of_their_own() -> None:
         {"top_p": 1.5},
         {"min_p": -0.1},
         {"seed": -1},
+        {"repetition_penalty": 0.0},
+        {"presence_penalty": math.nan},
+        {"frequency_penalty": math.inf},
+        {"min_new_tokens": -1},
+        {"logit_bias": {-1: 1.0}},
+        {"logit_bias": {1: math.nan}},
     ],
 )
 def test_impossible_parameters_are_config_errors(values: dict[str, float]) -> None:

@@ -117,7 +117,7 @@ def test_a_pass_with_a_cache_is_not_run_twice() -> None:
     plain, recomputing = make_model(LLAMA), make_model(LLAMA, {"recompute": "full"})
     found = []
     for model in (plain, recomputing):
-        cache = StaticCache(LLAMA.num_layers, 2, LLAMA.num_kv_heads, 16, LLAMA.head_dim)
+        cache = StaticCache(LLAMA, 2, 16)
         found.append(model(**batch(), cache=cache))
-        assert cache.length == 16
+        assert cache.lengths_B.tolist() == [16, 16]
     assert torch.equal(*found)

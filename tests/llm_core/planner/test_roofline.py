@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from llm_core.infer.engine import decode, prefill, static_cache
+from llm_core.infer.rows import decode, prefill, static_cache
 from llm_core.model.transformer import Transformer
 from llm_core.planner.roofline import (
     Peaks,
@@ -51,7 +51,7 @@ def counted_flops(
 def test_flops_of_a_decode_step_are_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(num_kv_heads=2, dtype=torch.float32)
     prompts = [random_ids(9, seed=s) for s in (0, 1)]
-    cache = static_cache(model, prompts, 2)
+    cache = static_cache(model, list(map(len, prompts)), 2)
     prefill(model, prompts, cache)
     assert (
         counted_flops(model, monkeypatch, lambda: decode(model, [3, 4], cache))
@@ -72,9 +72,9 @@ def test_flops_of_a_full_pass_count_the_causal_half_of_attention(
 def test_bytes_are_weights_once_and_the_cache_of_every_row() -> None:
     model = make_model(num_kv_heads=2, dtype=torch.float32)
     matrices = sum(p.numel() * 4 for p in model.parameters() if p.dim() == 2)
-    cache = static_cache(model, [[1] * 7] * 3, 0)
-    assert cached_step(model.config, 3, 7, 4).num_bytes == matrices + 2 * cache._keys.nbytes
-    assert kv_bytes_per_token(model.config, 4) * 3 * 7 == 2 * cache._keys.nbytes
+    cache = static_cache(model, [7] * 3, 0)
+    assert cached_step(model.config, 3, 7, 4).num_bytes == matrices + 2 * cache.keys.num_bytes
+    assert kv_bytes_per_token(model.config, 4) * 3 * 7 == 2 * cache.keys.num_bytes
 
 
 def test_what_binds_a_pass_is_the_larger_share_or_overhead() -> None:

@@ -7,6 +7,7 @@ import re
 
 import phonenumbers
 from phonenumbers import PhoneNumberFormat, format_number
+from phonenumbers.phonenumberutil import _choose_formatting_pattern_for_number
 from stdnum import iban as stdnum_iban
 from stdnum import luhn
 from stdnum.br import cpf
@@ -99,18 +100,28 @@ def is_international(digits: str) -> bool:
 
 
 def is_national(groups: tuple[str, ...], region: str) -> bool:
-    """A valid number of the region, with its digits grouped as the region writes them."""
+    """A valid number of the region, with its digits grouped as the region writes them; where the
+    plan has no format for it, only behind its country code."""
     try:
         number = phonenumbers.parse("".join(groups), region)
     except phonenumbers.NumberParseException:
         return False
     if not phonenumbers.is_valid_number_for_region(number, region):
         return False
+    if len(groups) == 1 and not _has_format(number):
+        return False
     written = (
         format_number(number, style)
         for style in (PhoneNumberFormat.NATIONAL, PhoneNumberFormat.INTERNATIONAL)
     )
     return any(groups == tuple(re.findall("[0-9]+", form)) for form in written)
+
+
+def _has_format(number: phonenumbers.PhoneNumber) -> bool:
+    region = phonenumbers.region_code_for_country_code(number.country_code)
+    formats = phonenumbers.PhoneMetadata.metadata_for_region(region).number_format
+    national = phonenumbers.national_significant_number(number)
+    return _choose_formatting_pattern_for_number(formats, national) is not None
 
 
 def is_national_id(kind: int, value: int) -> bool:

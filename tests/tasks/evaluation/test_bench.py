@@ -72,7 +72,7 @@ def test_percentiles_need_twenty_values() -> None:
 
 PLANTED = {
     "position after a prefix": "pieces",
-    "padding": "ragged_rows",
+    "lengths of rows": "ragged_rows",
     "nan": "splits",
     "top-left mask": "pieces",
     "key far back": "cell_1x(40+3)",

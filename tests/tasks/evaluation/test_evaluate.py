@@ -15,7 +15,7 @@ from llm_core.data.shards import Document, open_shards
 from llm_core.infer.sampling import GREEDY
 from tasks.corpus.documentset import write_table
 from tasks.corpus.tally import MAX_LABELS, OTHER
-from tasks.evaluation.config import EvaluateConfig
+from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
 from tasks.evaluation.generate import generate_text
 from tasks.evaluation.stage import Scored, evaluate_model, summarise
 from tasks.runtime.artifact import Artifact
@@ -23,9 +23,8 @@ from tasks.runtime.stage import StageFailure
 from tasks.tokenizer.encoder import load_tokenizer
 from tests.support.data.trained_run import Run, make_run, save_model
 
-CONFIG = EvaluateConfig(
-    max_new_tokens=4, bootstrap_samples=200, sample_prompts=("Hello",), num_document_prompts=1
-)
+CONFIG = EvaluateConfig(bootstrap_samples=200, sample_prompts=("Hello",), num_document_prompts=1)
+SHORT = GenerateConfig(max_new_tokens=4)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def evaluate(run: Run, out_dir: Path, config: EvaluateConfig = CONFIG) -> Artifact:
     out_dir.mkdir()
-    return evaluate_model(run.documents, run.tokenizer, run.shards, run.train, out_dir, config)
+    both = EvaluateStageConfig(config, SHORT)
+    return evaluate_model(run.documents, run.tokenizer, run.shards, run.train, out_dir, both)
 
 
 @pytest.fixture(scope="module")
@@ -198,13 +198,20 @@ def test_generated_text_is_told_in_pieces_that_make_the_whole(run: Run) -> None:
         {"max_documents": 0},
         {"context_tokens": 9, "window_tokens": 9},
         {"bootstrap_samples": 3},
-        {"temperature": -0.5},
-        {"top_p": 1.5},
     ],
 )
 def test_impossible_settings_are_config_errors(values: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):
         EvaluateConfig(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"temperature": -0.5}, {"top_p": 1.5}, {"repetition_penalty": 0.0}, {"min_new_tokens": -1}],
+)
+def test_impossible_settings_of_generation_are_config_errors(values: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        GenerateConfig(**values)  # type: ignore[arg-type]
 
 
 def test_groups_are_bounded_and_hold_no_address() -> None:

@@ -4,6 +4,8 @@ and returned."""
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,8 @@ from llm_core.infer.engine import generate
 from llm_core.infer.sampling import GREEDY, SamplingParams
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
-from tasks.evaluation.config import EvaluateConfig
-from tasks.evaluation.generate import Answer, TextStream, generate_text, generate_texts
+from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
+from tasks.evaluation.generate import Answer, TextStream, begin, generate_text, generate_texts
 from tasks.evaluation.stage import evaluate_model
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
@@ -149,12 +151,12 @@ def test_a_long_prompt_costs_its_neighbours_nothing(kind: str, run: Run) -> None
 def test_limits_of_requests_are_their_own(run: Run) -> None:
     model = load_model(run.train.path / "model", torch.float64)
     limits, prompts = [3, 0, 7], [[1, 2], [3], [4, 5, 6]]
-    free = generate(model, prompts, GREEDY, 7, eos_id=None)
-    assert generate(model, prompts, GREEDY, limits, eos_id=None) == [
+    free = generate(model, prompts, GREEDY, 7)
+    assert generate(model, prompts, GREEDY, limits) == [
         a[:n] for a, n in zip(free, limits, strict=True)
     ]
-    with pytest.raises(ValueError, match="prompt 1 has 1 tokens, and 96 new ones"):
-        generate(model, prompts, GREEDY, [1, 96, 1], eos_id=None)
+    with pytest.raises(ValueError, match="prompt 1 has 1 tokens and 96 new ones"):
+        generate(model, prompts, GREEDY, [1, 96, 1])
 
 
 def test_ids_that_the_tokenizer_does_not_know_have_no_text(run: Run, tmp_path: Path) -> None:
@@ -166,22 +168,46 @@ def test_ids_that_the_tokenizer_does_not_know_have_no_text(run: Run, tmp_path: P
 
 
 def test_samples_of_an_evaluation_stop_where_the_model_ends(run: Run, tmp_path: Path) -> None:
-    config = EvaluateConfig(
-        max_documents=2, bootstrap_samples=100, sample_prompts=("a b " * 25,), max_new_tokens=90
+    config = EvaluateStageConfig(
+        EvaluateConfig(max_documents=2, bootstrap_samples=100, sample_prompts=("a b " * 25,)),
+        GenerateConfig(max_new_tokens=90),
     )
     (tmp_path / "a").mkdir()
     made = evaluate_model(
         run.documents, run.tokenizer, run.shards, run.train, tmp_path / "a", config
     )
     assert all("\ufffd" not in sample["prompt"] for sample in made.metrics["samples"])
-    long = EvaluateConfig(
-        max_documents=2, bootstrap_samples=100, sample_prompts=("short", "a b " * 100)
+    prompts = ("short", "a b " * 100)
+    long = EvaluateStageConfig(
+        EvaluateConfig(max_documents=2, bootstrap_samples=100, sample_prompts=prompts)
     )
     (tmp_path / "b").mkdir()
     with pytest.raises(
         ConfigError, match=r"prompt 2 has \d+ tokens with its start, and the model reads 96"
     ):
         evaluate_model(run.documents, run.tokenizer, run.shards, run.train, tmp_path / "b", long)
+
+
+def test_an_answer_ends_at_any_id_that_the_folder_names(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(run.train.path / "model", folder)
+    tokenizer, free = load_tokenizer(run.tokenizer.path), answer(run, "The ", 20)
+    ids = generate(
+        load_model(folder),
+        [begin(tokenizer, tokenizer.encode("The ").tolist())],
+        GREEDY,
+        20,
+        [tokenizer.eos_id],
+    )[0]
+    assert len(ids) == free.num_tokens == 20
+    unused = next(i for i in range(50) if i not in ids)
+    for named, count in (([unused, ids[3]], ids.index(ids[3])), (unused, 20)):
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+        made = generate_text(folder, run.tokenizer.path, "The ", GREEDY, 20)
+        assert made.num_tokens == count
+    (folder / "generation_config.json").write_text('{"eos_token_id": [1, -1]}')
+    with pytest.raises(ConfigError, match=r"eos_token_id \(\[1, -1\]\) must be an id from 0"):
+        generate_text(folder, run.tokenizer.path, "The ", GREEDY, 20)
 
 
 def test_a_device_that_is_not_there_is_said_before_a_model_is_read(

@@ -160,3 +160,18 @@ def test_number_that_comes_again_is_not_looked_up_again() -> None:
     text = b"+49 30 901820 or +4930901820, " * 3
     assert len(find_spans(text, PiiConfig(types=("PHONE",)))) == 6
     assert is_international.cache_info().misses == 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "region"),
+    [
+        (("247", "62889"), "AC"),
+        (("350", "57123456"), "GI"),
+        (("011", "15", "2345", "6789"), "AR"),
+    ],
+)
+def test_numbers_are_found_where_the_plan_has_no_format_or_one_that_changes_their_order(
+    groups: tuple[str, ...], region: str
+) -> None:
+    assert is_national(int("".join(groups)), tuple(map(len, groups)), region)
+    assert not is_national(62889, (5,), "AC"), "five digits alone could be anything"

@@ -1,0 +1,90 @@
+"""Attends earlier keys and values of a cache, which are never expanded for grouped queries.
+
+The last query is the last key (bottom-right causal). `is_causal` of torch's
+scaled_dot_product_attention is top-left, which is another mask as soon as there are more keys than
+queries; it serves where both are the same tokens. The query heads that share a key head go where
+that kernel expects queries: one pass over the keys serves them all. Where a mask is needed it is
+one of some queries, so memory grows with the keys and not with their square.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+# B rows · H query heads · G key/value heads · R query heads that share one · Q queries of this pass
+# K keys, those of this pass included · D width of a head
+
+MASKED_QUERIES = 128
+"""Queries that share one mask: large enough for full tiles, small beside the keys."""
+
+
+def attend_keys(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, window: int = 0) -> Tensor:
+    """mixed_BHQD of rows that have all K keys. window: as in `llm_core.model.masks.Pattern`."""
+    queries, keys = q_BHQD.shape[2], k_BGKD.shape[2]
+    if not 0 < window < keys:
+        if queries == 1:
+            return attend_masked(q_BHQD, k_BGKD, v_BGKD, None)
+        if queries == keys:
+            return _causal(q_BHQD, k_BGKD, v_BGKD)
+    mixed = []
+    for begin in range(0, queries, MASKED_QUERIES):
+        end = min(begin + MASKED_QUERIES, queries)
+        last = keys - queries + end
+        first = max(0, last - (end - begin) + 1 - window) if window else 0
+        key_K = torch.arange(first, last, device=q_BHQD.device)
+        place_Q1 = key_K[-(end - begin) :, None]
+        allowed_QK = key_K <= place_Q1
+        if window:
+            allowed_QK &= key_K > place_Q1 - window
+        part = k_BGKD[:, :, first:last], v_BGKD[:, :, first:last]
+        mixed.append(attend_masked(q_BHQD[:, :, begin:end], *part, allowed_QK))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
+
+
+def attend_ragged(
+    q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, lengths_B: Tensor, window: int = 0
+) -> Tensor:
+    """mixed_BHQD of rows of which row b has lengths_B[b] keys, the last Q for these queries."""
+    allowed_B1QK = ragged_mask(lengths_B, q_BHQD.shape[2], k_BGKD.shape[2], window)
+    return attend_masked(q_BHQD, k_BGKD, v_BGKD, allowed_B1QK)
+
+
+def ragged_mask(lengths_B: Tensor, queries: int, keys: int, window: int = 0) -> Tensor:
+    """allowed_B1QK of `attend_ragged`."""
+    key_K = torch.arange(keys, device=lengths_B.device)
+    place_BQ = lengths_B[:, None] - queries + torch.arange(queries, device=lengths_B.device)
+    allowed_BQK = key_K <= place_BQ[..., None]
+    if window:
+        allowed_BQK &= key_K > place_BQ[..., None] - window
+    return allowed_BQK[:, None]
+
+
+def attend_masked(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, allowed: Tensor | None) -> Tensor:
+    """mixed_BHQD. allowed: QK or B1QK; None: everything."""
+    groups, queries = k_BGKD.shape[1], q_BHQD.shape[2]
+    q_BGRQD = q_BHQD.unflatten(1, (groups, -1))
+    heads = q_BGRQD.shape[2]
+    if heads == 1:
+        return F.scaled_dot_product_attention(q_BHQD, k_BGKD, v_BGKD, attn_mask=allowed)
+    if allowed is not None and queries > 1:
+        allowed = allowed.repeat(*(1,) * (allowed.dim() - 2), heads, 1)
+    mixed_BGND = F.scaled_dot_product_attention(
+        q_BGRQD.flatten(2, 3), k_BGKD, v_BGKD, attn_mask=allowed
+    )
+    return mixed_BGND.unflatten(2, (heads, queries)).flatten(1, 2)
+
+
+def _causal(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Tensor:
+    if q_BHQD.is_cuda:
+        # Its flash kernels take grouped heads as they are.
+        return F.scaled_dot_product_attention(
+            q_BHQD, k_BGKD, v_BGKD, is_causal=True, enable_gqa=q_BHQD.shape[1] != k_BGKD.shape[1]
+        )
+    q_BGRQD = q_BHQD.unflatten(1, (k_BGKD.shape[1], -1))
+    mixed = [
+        F.scaled_dot_product_attention(q_BGQD, k_BGKD, v_BGKD, is_causal=True)
+        for q_BGQD in q_BGRQD.unbind(2)
+    ]
+    return torch.stack(mixed, dim=2).flatten(1, 2)

@@ -1,0 +1,211 @@
+"""Keeps keys and values in blocks that sequences share, and computes tokens of many sequences in
+one pass.
+
+A block holds `block_tokens` tokens of one sequence (Kwon et al., 2023). A pass lays its tokens end
+to end, whatever sequences they belong to, and `Pass` says for each where its keys go and for each
+sequence which blocks it may attend. Its tensors have no other form than their sizes, so that a
+kernel or a captured graph can follow them. Which block holds what is decided elsewhere
+(`llm_core.infer.scheduler`, `llm_core.infer.blocks`).
+
+Memory: 2 · layers · blocks · block_tokens · kv_heads · head_dim numbers. A window masks blocks and
+frees none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llm_core.infer.cached_attention import attend_keys, attend_masked, ragged_mask
+from llm_core.infer.rounding import Numbers
+from llm_core.model.config import ModelConfig
+
+# N tokens of the pass, of all sequences · S sequences · M most blocks of a sequence
+# H query heads · G key/value heads · K keys of a sequence · D width of a head
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens of one sequence in a pass, on this side of the device."""
+
+    begin: int
+    end: int
+    """Places among the N tokens of the pass."""
+    length: int
+    """Keys of the sequence, those of this pass included."""
+    blocks: Sequence[int]
+    """Those that hold them, in order."""
+    is_run: bool
+    """Whether they follow one another, so that what they hold is a view."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Tokens of several sequences, laid end to end, and their places in the cache."""
+
+    ids_N: Tensor
+    positions_N: Tensor
+    slots_N: Tensor
+    """int64: block · block_tokens + offset, where the key and value of each token go."""
+    tables_SM: Tensor
+    """int32: the blocks of each sequence; 0 behind its last."""
+    lengths_S: Tensor
+    """int32: keys of each sequence, those of this pass included."""
+    starts_S: Tensor
+    """int32 (S + 1,): the place of each sequence's first token, and N."""
+    spans: tuple[Span, ...]
+    """The same for loops on this side; kernels that follow tables do without."""
+
+    @staticmethod
+    def of(
+        tokens: Sequence[Sequence[int]],
+        lengths: Sequence[int],
+        tables: Sequence[Sequence[int]],
+        block_tokens: int,
+        device: torch.device | str,
+    ) -> Pass:
+        """tokens: the new ones of each sequence, the last of `lengths` in all, which go in the
+        blocks of `tables`."""
+        positions: list[int] = []
+        slots: list[int] = []
+        starts, spans = [0], []
+        for new, length, table in zip(tokens, lengths, tables, strict=True):
+            begin = length - len(new)
+            positions.extend(range(begin, length))
+            slots.extend(
+                table[place // block_tokens] * block_tokens + place % block_tokens
+                for place in range(begin, length)
+            )
+            used = table[: -(-length // block_tokens)]
+            is_run = used == list(range(used[0], used[0] + len(used)))
+            spans.append(Span(starts[-1], starts[-1] + len(new), length, used, is_run))
+            starts.append(starts[-1] + len(new))
+        widest = max(map(len, tables))
+        padded = [[*table, *[0] * (widest - len(table))] for table in tables]
+        ids = [token for new in tokens for token in new]
+
+        def tensor(values: object, dtype: torch.dtype) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        return Pass(
+            ids_N=tensor(ids, torch.int64),
+            positions_N=tensor(positions, torch.int64),
+            slots_N=tensor(slots, torch.int64),
+            tables_SM=tensor(padded, torch.int32),
+            lengths_S=tensor(lengths, torch.int32),
+            starts_S=tensor(starts, torch.int32),
+            spans=tuple(spans),
+        )
+
+    @property
+    def is_even_decode(self) -> bool:
+        """Whether several sequences have one token each, and lengths that fit one batch: at most
+        half of its blocks are padding."""
+        if len(self.spans) < 2 or len(self.spans) != self.spans[-1].end:
+            return False
+        lengths = [span.length for span in self.spans]
+        return max(lengths) * len(lengths) <= 2 * sum(lengths)
+
+    @property
+    def last_S(self) -> Tensor:
+        """The place of each sequence's last token among the N."""
+        return self.starts_S[1:] - 1
+
+
+class PagedCache:
+    """Blocks of keys and values; `begin` says whose tokens the next pass through the model has."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_tokens: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        int8: bool = False,
+    ) -> None:
+        self.config, self.num_blocks, self.block_tokens = config, num_blocks, block_tokens
+        shape = config.num_layers, num_blocks, block_tokens, config.num_kv_heads, config.head_dim
+        self.keys, self.values = (Numbers(shape, dtype, device, int8) for _ in range(2))
+        self._pass: Pass | None = None
+        # By window: the same in all layers of a pass.
+        self._masks: dict[int, Tensor] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        return self.keys.num_bytes + self.values.num_bytes
+
+    def begin(self, coming: Pass) -> None:
+        self._pass, self._masks = coming, {}
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy what blocks hold in every layer, (from, to)."""
+        if copies:
+            sources, targets = zip(*copies, strict=True)
+            for numbers in (self.keys, self.values):
+                numbers.copy(1, sources, targets)
+
+    def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
+        """The tokens of the pass in one row, or each row with as many; in the order of `Pass`."""
+        coming = self._pass
+        assert coming is not None, "begin a pass before the model computes it"
+        q_HND, k_GND, v_GND = (
+            x[0] if len(x) == 1 else x.transpose(0, 1).flatten(1, 2)
+            for x in (q_BHTD, k_BGTD, v_BGTD)
+        )
+        self.keys.write_slots(layer, coming.slots_N, k_GND.transpose(0, 1))
+        self.values.write_slots(layer, coming.slots_N, v_GND.transpose(0, 1))
+        window = self.config.window_of(layer)
+        if coming.is_even_decode and not self._has_views(coming):
+            # To the order of a batch and back: tokens are its rows.
+            mixed_SHQD = self._decode(layer, q_HND.transpose(0, 1)[:, :, None], coming, window)
+            mixed_1HND = mixed_SHQD[:, :, 0].transpose(0, 1)[None]
+        else:
+            mixed_1HND = self._each(layer, q_HND, coming, window)
+        if len(q_BHTD) == 1:
+            return mixed_1HND
+        return mixed_1HND[0].unflatten(1, (len(q_BHTD), -1)).transpose(0, 1)
+
+    def _each(self, layer: int, q_HND: Tensor, coming: Pass, window: int) -> Tensor:
+        """One sequence after another, mixed_1HND."""
+        mixed = [
+            attend_keys(
+                q_HND[None, :, span.begin : span.end],
+                self._read(self.keys, layer, span),
+                self._read(self.values, layer, span),
+                window,
+            )
+            for span in coming.spans
+        ]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
+
+    def _decode(self, layer: int, q_SHQD: Tensor, coming: Pass, window: int) -> Tensor:
+        """Sequences of one query each at once: their blocks are copied together."""
+        blocks = coming.tables_SM.flatten()
+        shape = len(coming.spans), -1, *self.keys.stored.shape[-2:]
+        k_SGKD, v_SGKD = (
+            numbers.read_blocks(layer, blocks).view(shape).transpose(1, 2)
+            for numbers in (self.keys, self.values)
+        )
+        if window not in self._masks:
+            self._masks[window] = ragged_mask(coming.lengths_S, 1, k_SGKD.shape[2], window)
+        return attend_masked(q_SHQD, k_SGKD, v_SGKD, self._masks[window])
+
+    def _has_views(self, coming: Pass) -> bool:
+        """Whether sequences are faster one by one: a CPU then reads them without a copy."""
+        stored = self.keys.stored
+        is_plain = self.keys.scales is None and stored.device.type == "cpu"
+        return is_plain and all(span.is_run for span in coming.spans)
+
+    def _read(self, numbers: Numbers, layer: int, span: Span) -> Tensor:
+        """k_1GKD or v_1GKD of a sequence: a view where its blocks follow one another."""
+        if span.is_run:
+            first = span.blocks[0]
+            found = numbers.read((layer, slice(first, first + len(span.blocks))))
+        else:
+            blocks = torch.tensor(span.blocks, device=numbers.stored.device)
+            found = numbers.read_blocks(layer, blocks)
+        return found.flatten(0, 1)[: span.length].transpose(0, 1)[None]
