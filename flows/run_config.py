@@ -28,6 +28,7 @@ from tasks.evaluation.config import (
     EvaluateConfig,
     EvaluateStageConfig,
     GenerateConfig,
+    QuantizeConfig,
 )
 from tasks.ingest.sources import SourceConfig
 from tasks.language.config import LanguageConfig
@@ -70,6 +71,7 @@ class RunConfig:
     memory: MemoryConfig
     evaluate: EvaluateConfig
     generate: GenerateConfig
+    quantize: QuantizeConfig
     bench: BenchConfig
     report: ReportConfig
     tracking: TrackingConfig

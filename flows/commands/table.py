@@ -40,6 +40,7 @@ COMMANDS = {
     "hits": Entry("questions", "evaluation items in documents, with the text of both"),
     "replay": Entry("questions", "what other quality rules would keep"),
     "generate": Entry("models", "text after a prompt"),
+    "quantize": Entry("models", "the model with weights in 8 or 4 bits, in a new folder"),
     "export-shards": Entry("models", "token shards for other engines"),
     "exchange-signatures": Entry("models", "min-hashes to datasketch, and matches of its own"),
     "up": Entry("services", "start a local Prefect server and worker, and leave them running"),

@@ -4,7 +4,7 @@
 
     "quantization_config": {
         "quant_method": "textmill", "version": 1,
-        "formats": {"blocks.0.attention.qkv.weight": "int4", …, "head.weight": "int8"}
+        "formats": {"embedding.weight": "int8", "blocks.0.attention.qkv.weight": "int4", …}
     }
 
 which other readers refuse by its name. Tensors have our names (`Transformer.state_dict()`): plain
@@ -114,8 +114,11 @@ def _formats(about: Mapping[str, Any], config: ModelConfig, num_tensors: int) ->
                 f" {', '.join(FORMATS)} for a matrix of this model; write the folder again with"
                 " textmill quantize"
             )
-    if config.tied_embeddings and formats.get("embedding.weight") == "int4":
-        raise ConfigError(f"{KEY}.formats has the embedding in int4, which has no scales of rows")
+    if formats.get("embedding.weight", "int8") == "int4":
+        raise ConfigError(
+            f"{KEY}.formats has the embedding in int4, which has no scales of rows; write the"
+            " folder again with textmill quantize"
+        )
     return dict(formats)
 
 

@@ -86,9 +86,9 @@ def row_product_int4(x, numbers, scale, offset, y, N, K, G, BN: tl.constexpr, BG
 
 
 @triton.jit
-def rows_product(
+def rows_product(  # type: ignore[no-untyped-def]
     x, numbers, scale, y, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):  # type: ignore[no-untyped-def]
+):
     """int8 and fp8: y[M, N] of rows x[M, K]."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     m = tl.program_id(1) * BM + tl.arange(0, BM)

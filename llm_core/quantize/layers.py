@@ -55,16 +55,16 @@ class RoundedLinear(nn.Module):
         y_MN = self._product(x.reshape(-1, self.in_features))
         if self.bias is not None:
             y_MN += self.bias
-        return y_MN.unflatten(0, x.shape[:-1])
+        return y_MN.view(*x.shape[:-1], self.out_features)
 
     def _product(self, x_MK: Tensor) -> Tensor:
         if x_MK.dtype == torch.float64:
             return on_cpu.restored_product(x_MK, self.stored)
         if isinstance(self.held, Rounded):
             if x_MK.device.type == "cuda":
-                from llm_core.kernels import quantized_triton
+                from llm_core.kernels.quantized_triton import product
 
-                return quantized_triton.product(x_MK, self.held)
+                return product(x_MK, self.held)
             ordered = on_cpu.order(self.held)
             if ordered is None:
                 return on_cpu.restored_product(x_MK, self.held)

@@ -1,9 +1,8 @@
 """Puts rounded weights into a model.
 
-Rounded are the matrices of blocks, and the head: all that a decode step reads. int4 keeps the head
-in int8, which costs little memory and more quality than any other matrix. A tied embedding is its
-head's table; another stays as it is, since a step reads a few of its rows. Norms, biases and
-learned positions stay too: they are small.
+Rounded are the matrices of blocks, the embedding and the head. The last two are in int8 whatever
+the format: in 4 bits a head costs more quality than all blocks together. A tied embedding is
+its head's table. Norms, biases and learned positions stay as they are: they are small.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def formats_of(config: ModelConfig, format: Format) -> dict[str, Format]:
         model = Transformer(config)
     layers = [name for name, layer in model.blocks.named_modules() if isinstance(layer, nn.Linear)]
     found: dict[str, Format] = {f"blocks.{name}.weight": format for name in layers}
-    return found | {global_name(config, HEAD): "int8" if format == "int4" else format}
+    return found | dict.fromkeys([EMBEDDING, global_name(config, HEAD)], "int8")
 
 
 def shapes(config: ModelConfig) -> dict[str, torch.Size]:
@@ -74,21 +73,24 @@ def round_model(model: Transformer, format: Format) -> Transformer:
 
 def put(model: Transformer, name: str, rounded: Rounded, dtype: torch.dtype) -> None:
     """Let the layer of weight `name` compute with `rounded`. dtype: of the stream."""
-    name = HEAD if name == EMBEDDING else name
+    if name == EMBEDDING:
+        table = RoundedLinear(rounded)
+        model.embedding = RoundedEmbedding(table, dtype)
+        if model.config.tied_embeddings:
+            model.head = table
+        return
     path = name.removesuffix(".weight")
     parent, _, own = path.rpartition(".")
     layer = RoundedLinear(rounded, model.get_submodule(path).bias)
     setattr(model.get_submodule(parent), own, layer)
-    if name == HEAD and model.config.tied_embeddings:
-        model.embedding = RoundedEmbedding(layer, dtype)
 
 
 def rounded_weights(model: Transformer) -> dict[str, Rounded]:
     """By name, as in `Formats`."""
     return {
-        global_name(model.config, f"{name}.weight"): layer.stored
-        for name, layer in model.named_modules(remove_duplicate=False)
-        if isinstance(layer, RoundedLinear) and not name.startswith("embedding.")
+        EMBEDDING if name == "embedding.table" else f"{name}.weight": layer.stored
+        for name, layer in model.named_modules()  # the embedding first, a tied head once
+        if isinstance(layer, RoundedLinear)
     }
 
 

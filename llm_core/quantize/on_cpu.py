@@ -96,9 +96,9 @@ class OrderedInt8:
         assert compat.fbgemm_product is not None
         x_MK, dtype = x_MK.float(), x_MK.dtype
         # A row of zeros divides zero by zero; whatever number that becomes is multiplied by zero.
-        step_M1 = x_MK.abs().amax(-1, keepdim=True).mul_(1 / self.most)
-        y_MN = compat.fbgemm_product(x_MK / step_M1, 1.0, self.most + 1, self.packed)
-        return y_MN.mul_(step_M1).to(dtype)
+        size_M1 = x_MK.abs().amax(-1, keepdim=True)
+        y_MN = compat.fbgemm_product(x_MK / size_M1, 1 / self.most, self.most + 1, self.packed)
+        return y_MN.mul_(size_M1).to(dtype)
 
     def rounded(self) -> Rounded:
         numbers, scale = compat.fbgemm_stored(self.packed)

@@ -62,7 +62,7 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
     device = choose_device(config.device)
     automatic = "bfloat16" if device.type == "cuda" else "float32"
     dtype = getattr(torch, automatic if config.dtype == "auto" else config.dtype)
-    precise = load_model(model_folder, torch.float64).to(device)
+    precise = load_model(model_folder, torch.float64, device)
     cells, skipped = choose_cells(config, precise.config.max_seq_len)
     shapes = [Shape(cell.batch, cell.prompt_tokens, cell.new_tokens) for cell in cells]
     checks = check_cache(precise, shapes, config.check_tokens, config.seed, make_cache)
@@ -97,7 +97,7 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
         )
         nothing = dict.fromkeys(("decode_tok_s", "prefill_tok_s", "headline"))
         return result | nothing | {"cells": [], "skipped": []}
-    model = load_model(model_folder, dtype).to(device)
+    model = load_model(model_folder, dtype, device)
     return result | {"skipped": skipped} | measure_grid(model, cells, config, device, dtype)
 
 

@@ -92,10 +92,9 @@ def test_rounding_in_memory_and_on_the_way_from_a_folder_agree(
     found = load_model(tmp_path, weights=format)
     assert same_weights(round_model(model, format), found)
     assert isinstance(found.head, RoundedLinear)
-    assert found.head.format == ("int8" if format == "int4" else format)
-    assert isinstance(found.embedding, RoundedEmbedding) == tied
-    if tied:
-        assert found.embedding.table is found.head
+    assert isinstance(found.embedding, RoundedEmbedding)
+    assert found.head.format == found.embedding.table.format == "int8"
+    assert (found.embedding.table is found.head) == tied
 
 
 def test_bytes_of_a_model_count_every_weight_once() -> None:
@@ -150,6 +149,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a format that is not that of the files": (
         lambda f: change_config(f, formats={QKV: "int8"}),
         "is missing|is not part",
+    ),
+    "an embedding in 4 bits": (
+        lambda f: change_config(f, formats={"embedding.weight": "int4"}),
+        "embedding in int4",
     ),
     "a missing scale": (
         lambda f: change_tensors(f, lambda t: t.pop(f"{QKV}.scale")),
