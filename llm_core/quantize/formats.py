@@ -29,6 +29,7 @@ Format = Literal["int8", "int4", "fp8"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 GROUP = 64
 """Inputs of a row that share a scale in int4."""
+PIECE_ROWS = 1024
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -74,9 +75,18 @@ def stored_shapes(
 
 
 def round_weight(weight_NK: Tensor, format: Format) -> Rounded:
-    """Each number to the nearest of its format. Raises ConfigError for weights that are no
-    numbers."""
-    weight_NK = weight_NK.detach().float()
+    """Each number to the nearest of its format, PIECE_ROWS at a time, since rounding takes several
+    times the memory in float32. Raises ConfigError for weights that are no numbers."""
+    pieces = [_round_rows(rows, format) for rows in weight_NK.detach().split(PIECE_ROWS)]
+    if len(pieces) == 1:
+        return pieces[0]
+    parts = [piece.tensors() for piece in pieces]
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return Rounded(format, weight_NK.shape[1], **joined)
+
+
+def _round_rows(weight_NK: Tensor, format: Format) -> Rounded:
+    weight_NK = weight_NK.float()
     if not bool(torch.isfinite(weight_NK).all()):
         raise ConfigError(
             f"a weight {tuple(weight_NK.shape)} has infinite or undefined numbers, which no scale"

@@ -97,3 +97,13 @@ def test_bits_of_a_weight_are_those_of_the_table() -> None:
     for format, bits in (("int8", 8), ("int4", 4.5), ("fp8", 8)):
         of_rows = 0 if format == "int4" else 64 * 4
         assert round_weight(weight, format).num_bytes - of_rows == weight.numel() * bits / 8
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_rounding_in_pieces_of_rows_gives_the_same_numbers(
+    format: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = round_weight(weights(50, 130, 1), format).tensors()
+    monkeypatch.setattr("llm_core.quantize.formats.PIECE_ROWS", 7)
+    pieces = round_weight(weights(50, 130, 1), format).tensors()
+    assert all(torch.equal(pieces[name].float(), tensor.float()) for name, tensor in whole.items())
