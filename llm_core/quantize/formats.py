@@ -76,7 +76,7 @@ def stored_shapes(
 
 def round_weight(weight_NK: Tensor, format: Format) -> Rounded:
     """Each number to the nearest of its format, PIECE_ROWS at a time, since rounding takes several
-    times the memory in float32. Raises ConfigError for weights that are no numbers."""
+    times the memory in float32. Raises ConfigError for infinite or undefined weights."""
     pieces = [_round_rows(rows, format) for rows in weight_NK.detach().split(PIECE_ROWS)]
     if len(pieces) == 1:
         return pieces[0]

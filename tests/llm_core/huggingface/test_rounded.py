@@ -20,7 +20,7 @@ from llm_core.model.transformer import Transformer
 from llm_core.quantize.formats import FORMATS, Format, restore
 from llm_core.quantize.layers import RoundedEmbedding, RoundedLinear
 from llm_core.quantize.model import num_bytes, round_model, rounded_weights
-from tests.llm_core.huggingface.test_huggingface import CASES, random_ids, reference
+from tests.support.engine.published_models import CASES, random_ids, reference
 from tests.support.engine.small_model import make_model
 
 
