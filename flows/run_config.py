@@ -30,6 +30,7 @@ from tasks.evaluation.config import (
     EvaluateConfig,
     EvaluateStageConfig,
     GenerateConfig,
+    QuantizeConfig,
 )
 from tasks.ingest.sources import SourceConfig
 from tasks.language.config import LanguageConfig
@@ -74,6 +75,7 @@ class RunConfig:
     evaluate: EvaluateConfig
     generate: GenerateConfig
     serve: ServeConfig
+    quantize: QuantizeConfig
     bench: BenchConfig
     report: ReportConfig
     refresh: RefreshConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,14 @@ scaled_product: Callable[..., Tensor] = torch._scaled_mm
 """(a8_IK, b8_KJ, scale_a, scale_b, out_dtype=, use_fast_accum=); the public
 torch.nn.functional.scaled_mm breaks compiled graphs in 2.11."""
 
+int4_order: Callable[[Tensor, int], Tensor] = torch._convert_weight_to_int4pack_for_cpu
+"""(numbers_NK int32 of 0 to 15, 1) → bytes in the order of `int4_product`; not public, as that, but
+what torchao calls."""
+
+int4_product: Callable[[Tensor, Tensor, int, Tensor], Tensor] = torch._weight_int4pack_mm_for_cpu
+"""(x_MK bfloat16, ordered bytes, inputs of a group, scale and offset [G, N, 2]) → x weightᵀ, where
+a weight is (number - 8) * scale + offset."""
+
 foreach_norm: Callable[..., Sequence[Tensor]] = torch._foreach_norm
 """(tensors) → the 2-norm of each, as torch.nn.utils.get_total_norm calls it; not public."""
 
@@ -47,6 +56,38 @@ flash_backward: Callable[..., Any] | None = getattr(
     torch.ops.aten, "_flash_attention_backward", None
 )
 """(grad, q, k, v, mixed, lse_BHQ, None, None, Q, K, 0.0, is_causal, state, state) → dq, dk, dv."""
+
+
+fbgemm_product: Callable[..., Tensor] | None = getattr(
+    torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32", None
+)
+"""(x_MK float32, scale of x, number that stands for its zero, packed) → x weightᵀ in float32; the
+one operation that rounds x by a given scale. torch announces the end of this namespace."""
+
+
+def fbgemm_order(numbers_NK: Tensor, scale_N: Tensor) -> Any:
+    """numbers int8, scale float32 → packed for `fbgemm_product`; has it where that is there."""
+    # Another engine may choose oneDNN, whose packed weights this product does not take.
+    engine, torch.backends.quantized.engine = torch.backends.quantized.engine, "fbgemm"
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(?s).*quantized tensor creation functions")
+            return _packed(numbers_NK, scale_N)
+    finally:
+        torch.backends.quantized.engine = engine
+
+
+def _packed(numbers_NK: Tensor, scale_N: Tensor) -> Any:
+    zeros_N = torch.zeros(len(scale_N), dtype=torch.long)
+    # Private: the public function rounds floats, and would have to be given them.
+    weight = torch._make_per_channel_quantized_tensor(numbers_NK, scale_N.double(), zeros_N, 0)
+    return torch.ops.quantized.linear_prepack(weight, None)
+
+
+def fbgemm_stored(packed: Any) -> tuple[Tensor, Tensor]:
+    """(numbers_NK, scale_N) of what was packed."""
+    weight, _ = torch.ops.quantized.linear_unpack(packed)
+    return weight.int_repr(), weight.q_per_channel_scales().float()
 
 
 def pin(tensor: Tensor) -> None:

@@ -55,8 +55,9 @@ def check_textmill(name: str, arguments: list[str]) -> None:
     command = cli.textmill.get_command(click.Context(cli.textmill), name)
     assert command is not None
     given = command.make_context(name, arguments).params
-    own = {"gc": "keep=", "generate": "folder=", "serve": "folder="}.get(name)
-    overrides = [word for word in given["words"] if own is None or not word.startswith(own)]
+    folder = ("folder=",)
+    own = {"gc": ("keep=",), "generate": folder, "serve": folder, "quantize": ("out=", *folder)}
+    overrides = [word for word in given["words"] if not word.startswith(own.get(name, ()))]
     if name in ("help", "completion"):
         return
     for point in sweep_points(overrides) if given.get("multirun") else [overrides]:

@@ -1,5 +1,5 @@
-"""What finished artifacts are for: text from a trained model, a server of it, token shards for
-other engines, and min-hash signatures exchanged with datasketch."""
+"""What finished artifacts are for: text from a trained model, a server of it, its weights in fewer
+bits, token shards for other engines, and min-hash signatures exchanged with datasketch."""
 
 from __future__ import annotations
 
@@ -169,6 +169,42 @@ def exchange_signatures(words: Sequence[str]) -> int:
     for theirs, ours, similarity in match_signatures(dedup, config.dedup, file):
         row = {"id": theirs.hex(), "duplicate_of": ours.hex(), "similarity": similarity}
         show(json.dumps(row))
+    return 0
+
+
+_WORDS = ("out", "folder")
+
+
+@command("out=DIR [folder=DIR] [OVERRIDES]...")
+def quantize(words: Sequence[str]) -> int:
+    """The trained model with weights in `quantize.format`, written to the new folder out=DIR, which
+    every command takes as folder=DIR. Its bits per byte on the validation documents are told before
+    and after. folder=DIR takes another Hugging Face model, which has no such documents here."""
+    given: dict[str, str] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name in _WORDS:
+            if name in given:
+                raise ConfigError(f"{name} is given twice; name one")
+            given[name] = value
+    config = compose([word for word in words if word.partition("=")[0] not in _WORDS])
+    if not given.get("out"):
+        raise ConfigError("quantize needs a new folder; write textmill quantize out=DIR")
+    out = local_path(given["out"], "out")
+    from tasks.evaluation.quantize import quantize_folder
+
+    if "folder" in given:
+        folder, evaluated = local_path(given["folder"], "folder"), None
+    else:
+        stages = ("train", "shards", "tokenizer", "documents")
+        train, shards, tokenizer, documents = _finished(
+            config, stages, "no model is trained", "train"
+        )
+        folder, evaluated = train.path / "model", (documents, tokenizer, shards, train)
+    report = quantize_folder(folder, out, config.quantize, evaluated, config.evaluate)
+    if evaluated is None:
+        say("bits per byte were not measured: only the model of a run has validation documents")
+    show(json.dumps(report))
     return 0
 
 

@@ -52,6 +52,7 @@ COMMANDS = {
     "replay": Entry("questions", "what other quality rules would keep"),
     "generate": Entry("models", "text after a prompt"),
     "serve": Entry("models", "a model over HTTP in OpenAI's form, with a page to chat in"),
+    "quantize": Entry("models", "the model with weights in 8 or 4 bits, in a new folder"),
     "export-shards": Entry("models", "token shards for other engines"),
     "exchange-signatures": Entry("models", "min-hashes to datasketch, and matches of its own"),
     "status": Entry(

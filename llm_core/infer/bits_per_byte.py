@@ -69,7 +69,7 @@ def score_documents(
     batch_tokens: token places of one forward pass, padding included; at least one window is taken.
     """
     bits = [np.zeros(len(tokens)) for tokens in documents]
-    device = model.head.weight.device
+    device = model.norm.weight.device
     windows = plan_windows([len(tokens) for tokens in documents], window_tokens, context_tokens)
     for batch in _batches(windows, batch_tokens):
         longest = batch[0].end - batch[0].begin

@@ -103,7 +103,7 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
         )
         nothing = dict.fromkeys(("decode_tok_s", "prefill_tok_s", "headline"))
         return result | nothing | {"cells": [], "skipped": []}
-    model = load_model(model_folder, dtype).to(device)
+    model = load_model(model_folder, dtype, device)
     return result | {"skipped": skipped} | measure_grid(model, cells, config, device, dtype)
 
 
@@ -124,14 +124,12 @@ def check(
     from llm_core.infer.equivalence_layers import check_layers
 
     if fits_in_double(shape, free_bytes(device)):
-        precise = load_model(model_folder, torch.float64).to(device)
+        precise = load_model(model_folder, torch.float64, device)
         shapes = [Shape(cell.batch, cell.prompt_tokens, cell.new_tokens) for cell in cells]
         return check_cache(precise, shapes, config.check_tokens, config.seed, make_cache)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     longest = max(cell.prompt_tokens + cell.new_tokens for cell in cells)
-    return check_layers(
-        load_model(model_folder, dtype).to(device), longest, config.seed, make_cache
-    )
+    return check_layers(load_model(model_folder, dtype, device), longest, config.seed, make_cache)
 
 
 def fits_in_double(shape: ModelConfig, free: int) -> bool:

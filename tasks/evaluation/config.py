@@ -122,6 +122,17 @@ class EvaluateStageConfig:
 
 
 @dataclass(frozen=True)
+class QuantizeConfig:
+    """How `textmill quantize` rounds weights."""
+
+    format: Literal["int8", "int4", "fp8"] = "int8"
+    """Of the matrices of blocks. int8: 8 bits, a scale for each output. int4: 4.5 bits with the
+    scales of groups of 64 inputs. fp8: E4M3, for Hopper GPUs. Embedding and head are in int8."""
+    device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
+    """Where weights are rounded and scored. auto: on a GPU where there is one."""
+
+
+@dataclass(frozen=True)
 class BenchConfig:
     """The grid of measurements of generation, and what is checked beside it."""
 

@@ -54,7 +54,8 @@ def generate_text(
 
     # Before the model is read, so that a device that is not there is an error at once.
     place = choose_device(device)
-    model, tokenizer = load_model(model_folder).to(place), load_tokenizer(tokenizer_folder)
+    model = load_model(model_folder, device=place)
+    tokenizer = load_tokenizer(tokenizer_folder)
     ids = tokenizer.encode(prompt).tolist()
     (limit,) = answer_limits(model, tokenizer, [ids], max_new_tokens)
     begun = begin(tokenizer, ids)

@@ -81,7 +81,7 @@ def evaluate_model(
     from tasks.tokenizer.encoder import load_tokenizer
 
     scoring, generation = config.evaluate, config.generate
-    model = load_model(train.path / "model").to(choose_device(scoring.device))
+    model = load_model(train.path / "model", device=choose_device(scoring.device))
     codec = load_tokenizer(tokenizer.path)
     validation, training = open_shards(shards.path, "validation"), open_shards(shards.path, "train")
     for split in (validation, training):

@@ -59,7 +59,7 @@ def load_service(
 ) -> Service:
     """The model of a folder with its engine, which starts with the application."""
     is_long = config.dtype == "float32" or (config.dtype == "auto" and device.type == "cpu")
-    model = load_model(folder, torch.float32 if is_long else torch.bfloat16).to(device)
+    model = load_model(folder, torch.float32 if is_long else torch.bfloat16, device)
     tokenizer = load_tokenizer(folder)
     template: ChatTemplate | NoTemplate
     try:

@@ -21,7 +21,8 @@ TOKENIZER_FILE = "tokenizer.json"
 def initial_model_files(folder: Path, model: ModelConfig) -> dict[str, Path]:
     """{name: file} of what training starts from. Raises ConfigError where it is not there or of
     another shape than `model`."""
-    from llm_core.huggingface.export import CONFIG_FILE, read_config, weight_files
+    from llm_core.huggingface.export import read_config
+    from llm_core.huggingface.files import CONFIG_FILE, weight_files
 
     found = read_config(folder)
     for field in dataclasses.fields(ModelConfig):

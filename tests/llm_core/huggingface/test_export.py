@@ -117,14 +117,14 @@ def test_sizes_that_no_model_has_are_one_line(name: str, value: int, exported: P
 def test_layers_that_the_files_do_not_hold_are_refused_before_a_model_is_made(
     exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from llm_core.huggingface import export
     from llm_core.huggingface import names as huggingface
+    from llm_core.quantize import model as quantize
 
     def made(config: object) -> None:
         raise AssertionError("a model of 4,000 layers was made")
 
     change(exported, num_hidden_layers=4000)
-    monkeypatch.setattr(export, "Transformer", made)
+    monkeypatch.setattr(quantize, "Transformer", made)
     monkeypatch.setattr(huggingface, "Transformer", made)
     with pytest.raises(
         ConfigError, match=r"num_hidden_layers \(4,000\) is wrong, the files hold [0-9]+ tensors"

@@ -15,58 +15,10 @@ from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
 from llm_core.model.config import RopeScaling
 from llm_core.model.transformer import Transformer
+from tests.support.engine.published_models import CASES, random_ids, reference
 from tests.support.engine.small_runs import MODEL
 from tests.support.engine.uneven_model import make_model
 
-LLAMA3_ROPE = {
-    "rope_theta": 5000.0,
-    "rope_type": "llama3",
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
-SIZES = {
-    "vocab_size": 51,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-}
-GPT2 = {"vocab_size": 51, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", SIZES | {"tie_word_embeddings": False}),
-    "llama 3 rope": (
-        "llama",
-        SIZES | {"tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE},
-    ),
-    "llama with biases": (
-        "llama",
-        SIZES | {"attention_bias": True, "mlp_bias": True, "head_dim": 12},
-    ),
-    "qwen 2": ("qwen2", SIZES | {"tie_word_embeddings": False}),
-    "qwen 3": ("qwen3", SIZES | {"tie_word_embeddings": True, "head_dim": 16}),
-    "mistral": ("mistral", SIZES | {"tie_word_embeddings": False, "sliding_window": 7}),
-    "mistral without a window": ("mistral", SIZES | {"sliding_window": None}),
-    "qwen 2 with windows": (
-        "qwen2",
-        SIZES | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
-    ),
-    "qwen 3 with windows": (
-        "qwen3",
-        SIZES
-        | {
-            "head_dim": 16,
-            "use_sliding_window": True,
-            "sliding_window": 7,
-            "layer_types": ["sliding_attention", "full_attention"],
-        },
-    ),
-    "gpt 2": ("gpt2", GPT2),
-    "gpt 2 untied": ("gpt2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}),
-}
 GPT2_TYPE = {
     "norm": "layer",
     "ffn": "gelu",
@@ -84,26 +36,6 @@ OURS: dict[str, dict[str, Any]] = {
     "qwen2 with windows": {"qkv_bias": True, "window": 6, "full_layers": (0,)},
     "gpt2": GPT2_TYPE | {"num_kv_heads": 4},
 }
-
-
-def reference(case: str, folder: Path, max_shard_size: str = "1GB") -> Any:
-    """A random model of transformers, saved to `folder`."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    family, values = CASES[case]
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **values)).eval()
-    with torch.no_grad():
-        for (
-            parameter
-        ) in model.parameters():  # initial biases are zeros and norms ones, which hides mistakes
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    model.save_pretrained(folder, max_shard_size=max_shard_size)
-    return model
-
-
-def random_ids() -> torch.Tensor:
-    return torch.randint(0, 51, (2, 40), generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("case", CASES)
