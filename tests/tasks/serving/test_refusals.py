@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tasks.serving.config import MIN_KEY_CHARS, ServeConfig
+from tasks.serving.failures import ApiError
+from tasks.serving.requests import read_body
 from tests.support.chat_templates import INSTRUCTIONS
 from tests.support.served_models import NAME, Served, publish_model, served
 
@@ -138,6 +140,13 @@ def test_the_engine_survives_every_refusal(server: Served) -> None:
 )
 def test_a_body_that_is_no_request_is_400(server: Served, body: bytes) -> None:
     refused(send(server, "/v1/completions", body))
+
+
+def test_a_body_is_read_to_64_levels_and_refused_beyond() -> None:
+    assert read_body(b"[" * 64 + b"]" * 64)
+    for levels in (65, 500):
+        with pytest.raises(ApiError, match="nested deeper than 64 levels"):
+            read_body(b"[" * levels + b"]" * levels)
 
 
 def test_a_body_that_is_too_long_is_413_announced_or_not(server: Served) -> None:
