@@ -175,4 +175,4 @@ def test_explain_takes_a_file_and_says_what_became_no_document(
         assert "line 1, byte 0" in said
     assert "every record of it became a document" in explain(nights, capsys, "a1.jsonl")[1]
     assert "skipped: unsupported format" in explain(nights, capsys, "notes.docx")[1]
-    assert explain(nights, capsys, "dd.jsonl")[0] == 2
+    assert explain(nights, capsys, "xodd.jsonl")[0] == 2, "only whole names"
