@@ -28,6 +28,7 @@ class LogitEdits:
         self._free: list[int] = []
         self._params: dict[int, SamplingParams] = {}
 
+    @torch.inference_mode()
     def take(self, params: SamplingParams, prompt_ids: Sequence[int]) -> int:
         """The slot of a new answer."""
         if not self._free:
@@ -44,11 +45,13 @@ class LogitEdits:
         del self._params[slot]
         self._free.append(slot)
 
+    @torch.inference_mode()
     def count(self, slots: Sequence[int], ids: Sequence[int]) -> None:
         """Take note of the tokens that were chosen."""
         index = torch.tensor([slots, ids], device=self.device)
         self._answer_SV[index[0], index[1]] += 1
 
+    @torch.inference_mode()
     def apply(self, logits_AV: Tensor, slots: Sequence[int]) -> Tensor:
         """The logits of the answers in these slots, edited."""
         index_A = torch.tensor(list(slots), device=self.device)

@@ -114,6 +114,15 @@ def test_few_likeliest_tokens_give_the_draws_of_the_whole_vocabulary(
     assert choose(logits, choosers, steps).tolist() == expected.tolist()
 
 
+def test_of_equal_logits_the_lowest_ids_are_kept_however_many_there_are() -> None:
+    count, rows = 40, 300
+    logits = torch.zeros(rows, 2000)
+    logits[:, :1000] = -1.0
+    choosers = Choosers.of([SamplingParams(top_k=count)] * rows, [0] * rows, "cpu")
+    ids = choose(logits, choosers, torch.arange(rows))
+    assert set(ids.tolist()) == set(range(1000, 1000 + count))
+
+
 @given(logit_rows, sampling_params, st.integers(0, 5))
 def test_a_drawn_token_is_a_kept_one(
     logits: list[float], params: SamplingParams, step: int
