@@ -55,6 +55,8 @@ class RunRecord:
     process: dict[str, Any] = field(default_factory=dict)
     chain: dict[str, str] | None = None
     """`name` of the chain this run is of, and digest of its `inputs`."""
+    sweep: str | None = None
+    """Id of the sweep of which this run is a point."""
 
     def is_alive(self) -> bool:
         """Whether the run may still be going on; one on another host cannot be asked."""

@@ -19,6 +19,7 @@ from flows.console import Progress, in_and_out, say
 from flows.console import table as show_table
 from flows.records import RunRecord, new_record, write_record
 from flows.stops import STOPS
+from flows.tracking.described import PointOfSweep
 from flows.tracking.headline import headline
 from flows.tracking.runs import Tracker, make_tracker
 from llm_core.config import ConfigError, plain_defaults
@@ -173,6 +174,7 @@ def open_run(
         config, link = follow_chain(given)
         store, plan = decide(config, target)
         record = new_record(flow, plan, overrides, link)
+        record.sweep = point.sweep_id if (point := PointOfSweep.of_environment()) else None
         write_record(store, record)
     usual = plain_defaults(RunConfig)
     tracker = make_tracker(config.tracking, config.state, record, given.resolved(), usual)

@@ -39,6 +39,7 @@ COMMANDS = {
     "explain": Entry("questions", "what happened to a document"),
     "hits": Entry("questions", "evaluation items in documents, with the text of both"),
     "replay": Entry("questions", "what other quality rules would keep"),
+    "compare": Entry("compare", "runs, or the points of a sweep, with intervals and differences"),
     "generate": Entry("models", "text after a prompt"),
     "export-shards": Entry("models", "token shards for other engines"),
     "exchange-signatures": Entry("models", "min-hashes to datasketch, and matches of its own"),
