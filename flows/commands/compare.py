@@ -135,7 +135,10 @@ def describe(found: Mapping[str, Any]) -> str:
     if not settings:
         pieces.append("no setting differs")
     pieces.append(
-        table(("", OBJECTIVE, "95 %", f"to {letters[0]}", "95 %", "loss", "tok/s"), _quality(found))
+        table(
+            ("", OBJECTIVE, "95 %", f"to {letters[0]}", "95 % of that", "loss", "tok/s"),
+            _quality(found),
+        )
     )
     pieces.append(
         table(

@@ -54,6 +54,7 @@ def test_points_of_a_sweep_are_compared_by_its_id_in_80_columns(
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith(f"A  {first}") and lines[1].startswith(f"B  {second}")
     assert "optim.lr" in result["out"] and "-0." in result["out"] and "*" in result["out"]
+    assert result["out"].count("1.3000…1.5000") == 2, "intervals of both"
     assert "optim.lr" in page.read_text() and "<svg" in page.read_text()
     found = run_cli("compare", second, first, "--json")["summary"]
     assert found["settings"] == {"optim.lr": [0.002, 0.001]}
