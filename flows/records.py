@@ -56,6 +56,8 @@ class RunRecord:
     """`name` of the chain this run is of, and digest of its `inputs`."""
     series: str | None = None
     """Name of the runs over the same source that this one is compared with."""
+    sweep: str | None = None
+    """Id of the sweep of which this run is a point."""
 
     def is_alive(self) -> bool:
         """Whether the run may still be going on; one on another host cannot be asked."""

@@ -23,6 +23,7 @@ from flows.refresh.changes import Changes
 from flows.refresh.nights import as_night
 from flows.refresh.series import pinned_artifacts, recorded_series, require_kept
 from flows.stops import STOPS
+from flows.tracking.described import PointOfSweep
 from flows.tracking.headline import headline
 from flows.tracking.runs import Tracker, make_tracker
 from llm_core.config import ConfigError, plain_defaults
@@ -203,6 +204,7 @@ def open_run(
             if live.flow_run_id is not None:
                 record.process |= {"prefect_flow_run_id": live.flow_run_id}
             record.series = recorded_series(config)
+            record.sweep = point.sweep_id if (point := PointOfSweep.of_environment()) else None
             write_record(store, record)
         live.note_record(record.run_id)
         usual = plain_defaults(RunConfig)

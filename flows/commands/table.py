@@ -50,6 +50,7 @@ COMMANDS = {
     "explain": Entry("questions", "what happened to a document"),
     "hits": Entry("questions", "evaluation items in documents, with the text of both"),
     "replay": Entry("questions", "what other quality rules would keep"),
+    "compare": Entry("compare", "runs, or the points of a sweep, with intervals and differences"),
     "generate": Entry("models", "text after a prompt"),
     "serve": Entry("models", "a model over HTTP in OpenAI's form, with a page to chat in"),
     "quantize": Entry("models", "the model with weights in 8 or 4 bits, in a new folder"),

@@ -31,6 +31,9 @@ from llm_core.secrets import mask_secrets
 # Server limits of one log_batch call; of its bytes, half of what is allowed.
 MAX_METRICS, MAX_PARAMS, MAX_BATCH_BYTES = 1000, 100, 500_000
 
+PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
+"""Where servers listen whose address names no port; by kind, without the driver."""
+
 PARENT_TAG = "mlflow.parentRunId"
 RUN_TAG, SWEEP_TAG = "textmill.run_id", "textmill.sweep_id"
 """Our own ids: by them a run is found again whose creation was not confirmed, and a sweep by its
@@ -137,8 +140,9 @@ class MlflowLog:
     def require_listener(self) -> None:
         """Raise OSError at once where nothing listens, rather than after the client's retries."""
         parts = urlsplit(self.uri)
-        if parts.scheme.startswith("http") and parts.hostname:
-            port = parts.port or (443 if parts.scheme == "https" else 80)
+        usual = PORTS.get(parts.scheme.partition("+")[0])
+        if usual and parts.hostname:
+            port = parts.port or usual
             with contextlib.closing(socket.create_connection((parts.hostname, port), timeout=5)):
                 pass
 

@@ -17,10 +17,8 @@ KIND = "?workflowType=machine_learning"
 the experiment is of."""
 RUNS_VIEW = "textmill"
 _TAG = "mlflow.sharedViewState."
-_METRICS = (
-    *(OBJECTIVE, "val_loss", "train_tokens_per_s", "decode_tok_s", "documents_kept"),
-    "trained_tokens",
-)
+_METRICS = (OBJECTIVE, "val_loss")
+"""The page orders columns by name and shows few at once: others would hide the objective."""
 
 EXPERIMENT_TAGS = {
     # Without its kind, the UI opens a run among evaluations of chat applications.
@@ -32,7 +30,8 @@ EXPERIMENT_TAGS = {
 
 def runs_view() -> dict[str, str]:
     """The tag of the view of all runs, newest first: their names and headline numbers."""
-    return _view(RUNS_VIEW, "tags.`flow` != ''", (), "attributes.start_time", ascending=False)
+    # Ordered by when they started, points would be folded away below their sweeps.
+    return _view(RUNS_VIEW, "tags.`flow` != ''", (), "attributes.end_time", ascending=False)
 
 
 def sweep_view(sweep_tag: str, sweep_id: str, swept: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,8 @@ class Tracked:
     def __init__(self, uri: str, experiment: str) -> None:
         from mlflow import MlflowClient
 
-        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        if uri.startswith("sqlite:"):
+            Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         self.client = MlflowClient(tracking_uri=uri)
         self.experiment = experiment
 

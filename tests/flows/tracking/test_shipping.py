@@ -38,9 +38,9 @@ def test_run_without_a_reachable_server_finishes_with_one_warning(run_cli: RunCl
 
 @pytest.mark.usefixtures("stand_in_stages")
 def test_a_missing_driver_costs_one_warning(run_cli: RunCli) -> None:
-    result = run_cli(
-        "run", "tracking.uri=postgresql://me:hidden@127.0.0.1:1/runs", tracking="local"
-    )
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"me:hidden@127.0.0.1:{mute.getsockname()[1]}/runs"
+        result = run_cli("run", f"tracking.uri=mysql://{address}", tracking="local")
     assert result["code"] == 0 and result["err"].count("the run continues") == 1, result["err"]
     assert "No module named" in result["err"] and "install the driver" in result["err"]
     assert "hidden" not in result["err"] + result["out"]
