@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 from prefect.states import State
 
 from flows.commands.table import FLOWS
-from flows.live_runs import run_name
+from flows.live.announced import run_name
 from flows.stages import stages
 from flows.under_prefect import run_flow
 

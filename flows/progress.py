@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from flows.live_runs import LiveRun
+from flows.live.announced import LiveRun
 from llm_core.json_files import UnreadableJson, read_json
 from llm_core.training.metric_log import TIMING_FILE, read_rows
 from llm_core.training.status import STATUS_FILE, status_as_written

@@ -17,7 +17,7 @@ from flows.chains import alone_in_chain, follow_chain
 from flows.compose import RunConfig
 from flows.console import Progress, in_and_out, own_drops, say
 from flows.console import table as show_table
-from flows.live_runs import LiveRun, announced
+from flows.live.announced import LiveRun, announced
 from flows.records import RunRecord, new_record, write_record
 from flows.refresh.changes import Changes
 from flows.refresh.nights import as_night

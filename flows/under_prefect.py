@@ -16,8 +16,8 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
 from flows.compose import compose
-from flows.flow_run_page import api_in_use, leave_if_paused, watched
-from flows.live_runs import LiveRun, announced
+from flows.live.announced import LiveRun, announced
+from flows.live.flow_run_page import api_in_use, leave_if_paused, watched
 from flows.run import Run, describe, open_run, summarize
 from flows.run_config import RunConfig
 from flows.services.local import STATE_VARIABLE, WORKER_VARIABLE, server_name

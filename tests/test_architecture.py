@@ -52,7 +52,7 @@ def test_architecture_contracts_hold() -> None:
         ("flows/compose.py", "import mlflow"),
         ("llm_core/data/loader.py", "import tokenizers"),
         ("llm_core/parallel/apply.py", "import llm_core.training.config"),
-        ("llm_core/infer/cache.py", "import llm_core.parallel.config"),
+        ("llm_core/infer/cache/static.py", "import llm_core.parallel.config"),
         ("llm_core/new_subject.py", ""),
         ("tasks/quality/presets.py", "import tasks.dedup.config"),
         ("tasks/readers/formats.py", "from tasks.ingest import sources"),

@@ -16,7 +16,7 @@ from flows.commands.command import command
 from flows.commands.table import FLOWS, FlowEntry
 from flows.compose import RunConfig, compose, parse_override
 from flows.console import say, table
-from flows.live_runs import run_name
+from flows.live.announced import run_name
 from flows.run import decide
 from flows.services.local import ensure_server, use_environment
 from flows.services.prefect_api import (
@@ -118,7 +118,7 @@ def schedule(words: Sequence[str], cron: str | None, off: bool, name: str) -> in
 @command(options=[JSON])
 def status(words: Sequence[str], as_json: bool) -> int:
     """How runs and services stand; asks a server only if one is running."""
-    from flows.standing import describe_standing, read_standing
+    from flows.live.standing import describe_standing, read_standing
 
     standing = read_standing(compose(words))
     show(json.dumps(standing, ensure_ascii=False) if as_json else describe_standing(standing))
@@ -218,7 +218,7 @@ def _wait(api: PrefectApi, flow_run_id: str) -> tuple[str, str | None]:
 
 
 def _list_schedules(config: RunConfig) -> int:
-    from flows.standing import read_schedules
+    from flows.live.standing import read_schedules
 
     rows = [
         (one["deployment"], one["name"], one["when"], one["next"], one["overrides"])

@@ -19,7 +19,7 @@ from flows.commands.table import FLOWS
 from flows.compose import RunConfig, compose
 from flows.console import say, table
 from flows.launch import split_hydra, sweep_points
-from flows.live_runs import LiveRun, announced
+from flows.live.announced import LiveRun, announced
 from flows.refresh.series import has_nothing_new
 from flows.run import decide, describe, open_run, summarize
 from flows.services.dead_runs import Server, settle

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from flows.live_runs import LiveRun, live_dir, read_live
+from flows.live.announced import LiveRun, live_dir, read_live
 from flows.services.prefect_api import ACTIVE, ENDED, PrefectApi, Refused, Unreachable, is_ours
 from flows.services.processes import start_detached
 from llm_core.json_files import UnreadableJson, read_json

@@ -12,11 +12,11 @@ from flows.tracking.runs import TrackingConfig
 from flows.tracking.shipping import send_left_over
 
 
-def end_dead_runs(state: Path, experiment: str, uri: str | None = None) -> None:
-    """Tell MLflow what dead runs have left unsent, and that they failed. Raises what its client
-    raises."""
+def end_dead_runs(state: Path, experiment: str, uri: str | None = None) -> int:
+    """Tell MLflow what dead runs have left unsent, and that they failed; how many there were.
+    Raises what its client raises."""
     config = TrackingConfig(True, experiment, uri)
-    send_left_over(MlflowLog(config.resolve_uri(state), experiment, state))
+    return send_left_over(MlflowLog(config.resolve_uri(state), experiment, state))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from flows.tracking.described import (
 from flows.tracking.journal import Journal
 from flows.tracking.mlflow_log import SWEEP_TAG, MlflowLog, reason_of
 from flows.tracking.mlflow_names import MAX_EXPERIMENT_CHARS
-from flows.tracking.shipping import Shipper, send_left_over
+from flows.tracking.shipping import Shipper
 from llm_core.config import ConfigError
 from llm_core.secrets import mask_secrets, mask_values
 from tasks.runtime.artifact import Artifact
@@ -248,20 +248,3 @@ def _yaml(values: Mapping[str, Any]) -> str:
     import yaml
 
     return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))
-
-
-def end_dead_runs(config: TrackingConfig, state: Path) -> int:
-    """End the MLflow runs of processes of this state folder that died, as FAILED with the reason,
-    and send what they measured; how many runs that were.
-
-    Costs nothing where none is left. Raises nothing: where MLflow does not answer, they stay for
-    the next time.
-    """
-    log = MlflowLog(config.resolve_uri(state), config.experiment, state)
-    if not config.enabled or not any(log.unsent.glob("*.jsonl")):
-        return 0
-    try:
-        return send_left_over(log)
-    except Exception as error:  # noqa: BLE001 - tracking never costs a run
-        warn(f"MLflow at {log.name} is not told of runs that died ({reason_of(error)})")
-        return 0

@@ -33,7 +33,7 @@ class TextModel(PythonModel):  # type: ignore[misc]
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
         """The texts that follow the prompts of a table."""
         from llm_core.device import choose_device
-        from llm_core.infer.sampling import SamplingParams
+        from llm_core.infer.choice.sampling import SamplingParams
         from tasks.evaluation.generate import generate_texts
 
         given = dict(params)  # with the defaults of the signature

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from llm_core.bench.spread import DEFINITION, spread
 from llm_core.device import synchronize
-from llm_core.infer.rows import decode, place_of, prefill, static_cache
+from llm_core.infer.cache.rows import decode, place_of, prefill, static_cache
 from llm_core.model.transformer import Transformer
 from llm_core.planner.roofline import Peaks, cached_step, full_pass, kv_bytes_per_token, limits
 

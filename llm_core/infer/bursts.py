@@ -14,10 +14,10 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from llm_core.infer.choosing import Choosers, choose
+from llm_core.infer.cache.paged import PagedCache
+from llm_core.infer.choice.choosing import Choosers, choose
+from llm_core.infer.choice.sampling import GREEDY
 from llm_core.infer.decoders import Decoder, DecodeRows, make_decoder, one_pass_kernels
-from llm_core.infer.paged import PagedCache
-from llm_core.infer.sampling import GREEDY
 from llm_core.model.transformer import Transformer
 
 # B rows · M blocks of a row at most

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor, nn
 
-from llm_core.infer.cached_attention import attend_ragged
-from llm_core.infer.paged import PagedCache
+from llm_core.infer.cache.attention import attend_ragged
+from llm_core.infer.cache.paged import PagedCache
 from llm_core.model.config import ModelConfig
 from llm_core.model.operations import apply_kernels
 from llm_core.model.rope import rope_tables

@@ -2,11 +2,11 @@
 running answer its next token and goes on with the prompts that wait.
 
 What a pass computes is decided by `llm_core.infer.scheduler` (token budget, chunked prefill,
-preemption, shared prefixes), keys and values are in `llm_core.infer.paged`, and tokens are chosen
-by `llm_core.infer.choosing`. An answer depends on its prompt, its parameters and its number, not on
-its neighbours, on how its prompt is cut, or on whether it was interrupted: exactly so in float64.
-In shorter numbers sums round by their order, which shapes decide, so two near-equal logits may
-change places.
+preemption, shared prefixes), keys and values are in `llm_core.infer.cache.paged`, and tokens are
+chosen by `llm_core.infer.choice.choosing`. An answer depends on its prompt, its parameters and its
+number, not on its neighbours, on how its prompt is cut, or on whether it was interrupted: exactly
+so in float64. In shorter numbers sums round by their order, which shapes decide, so two near-equal
+logits may change places.
 
 Ids in, ids out. One thread at a time.
 """
@@ -19,18 +19,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from llm_core.infer.blocks import BlockPool
 from llm_core.infer.bursts import MAX_TOP_K, Bursts, Start
-from llm_core.infer.choosing import Choosers, check_chosen, check_id, choose
+from llm_core.infer.cache.blocks import BlockPool
+from llm_core.infer.cache.paged import PagedCache, Pass
+from llm_core.infer.cache.rows import place_of
+from llm_core.infer.choice.choosing import Choosers, check_chosen, check_id, choose
+from llm_core.infer.choice.edits import LogitEdits
+from llm_core.infer.choice.sampling import SamplingParams
+from llm_core.infer.choice.scores import Scored, score_rows, score_tokens
 from llm_core.infer.config import EngineConfig
 from llm_core.infer.cpu_products import speed_up
-from llm_core.infer.edits import LogitEdits
-from llm_core.infer.paged import PagedCache, Pass
 from llm_core.infer.requests import Allowed, Finish, NewToken, Request
-from llm_core.infer.rows import place_of
-from llm_core.infer.sampling import SamplingParams
 from llm_core.infer.scheduler import Piece, Plan, Running, Scheduler
-from llm_core.infer.scores import Scored, score_rows, score_tokens
 from llm_core.model.transformer import Transformer
 
 # N tokens of a pass · B rows that get a token · V vocabulary · D width of the model

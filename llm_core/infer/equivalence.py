@@ -28,10 +28,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from llm_core.infer.cache import CacheOverflow, RowCache
-from llm_core.infer.cached_attention import attend_keys
-from llm_core.infer.rounding import from_int8, to_int8
-from llm_core.infer.rows import MakeCache, decode, place_of, prefill, static_cache
+from llm_core.infer.cache.attention import attend_keys
+from llm_core.infer.cache.rounding import from_int8, to_int8
+from llm_core.infer.cache.rows import MakeCache, decode, place_of, prefill, static_cache
+from llm_core.infer.cache.static import CacheOverflow, RowCache
 from llm_core.model.attention import KeyValueCache
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer

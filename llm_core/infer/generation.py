@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.config import EngineConfig
 from llm_core.infer.engine import Engine
 from llm_core.infer.requests import check_prompt
-from llm_core.infer.sampling import SamplingParams
 from llm_core.model.transformer import Transformer
 
 

@@ -9,8 +9,8 @@ from typing import Literal
 from torch import Tensor
 
 from llm_core.config import ConfigError
-from llm_core.infer.sampling import SamplingParams
-from llm_core.infer.scores import Scored
+from llm_core.infer.choice.sampling import SamplingParams
+from llm_core.infer.choice.scores import Scored
 from llm_core.model.config import ModelConfig
 
 Finish = Literal["stop", "length"]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llm_core.config import ConfigError
-from llm_core.infer.blocks import ROOT, BlockPool
+from llm_core.infer.cache.blocks import ROOT, BlockPool
 
 
 @dataclass(eq=False)

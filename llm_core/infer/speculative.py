@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from llm_core.config import ConfigError
-from llm_core.infer.cache import StaticCache
-from llm_core.infer.choosing import Choosers, check_chosen, choose, kept_weights
+from llm_core.infer.cache.rows import place_of, static_cache
+from llm_core.infer.cache.static import StaticCache
+from llm_core.infer.choice.choosing import Choosers, check_chosen, choose, kept_weights
+from llm_core.infer.choice.sampling import SamplingParams
+from llm_core.infer.choice.streams import uniforms
 from llm_core.infer.requests import check_prompt
-from llm_core.infer.rows import place_of, static_cache
-from llm_core.infer.sampling import SamplingParams
-from llm_core.infer.streams import uniforms
 from llm_core.model.transformer import Transformer
 
 # K guesses of a round · T tokens of a pass · V vocabulary

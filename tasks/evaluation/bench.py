@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import torch
 
     from llm_core.bench.generation import Cell
+    from llm_core.infer.cache.rows import MakeCache
     from llm_core.infer.equivalence import Check
-    from llm_core.infer.rows import MakeCache
     from llm_core.model.config import ModelConfig
     from llm_core.model.transformer import Transformer
 
@@ -46,7 +46,7 @@ def benchmark_model(
 
     Raises StageFailure when no cell of the grid fits the model's max_seq_len.
     """
-    from llm_core.infer.rows import static_cache
+    from llm_core.infer.cache.rows import static_cache
 
     result = measure(train.path / "model", config, static_cache)
     write_json(out_dir / "bench.json", result)
@@ -60,8 +60,8 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
     from llm_core.bench.generation import DEFINITIONS
     from llm_core.device import choose_device
     from llm_core.huggingface.export import load_model, read_config
+    from llm_core.infer.cache.rows import paged_cache
     from llm_core.infer.equivalence import TOLERANCE
-    from llm_core.infer.rows import paged_cache
 
     device = choose_device(config.device)
     automatic = "bfloat16" if device.type == "cuda" else "float32"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from llm_core.config import NOT_IN_KEY, ConfigError, check_bounds
 
 if TYPE_CHECKING:
-    from llm_core.infer.sampling import SamplingParams
+    from llm_core.infer.choice.sampling import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class GenerateConfig:
             )
 
     def sampling(self) -> SamplingParams:
-        from llm_core.infer.sampling import SamplingParams
+        from llm_core.infer.choice.sampling import SamplingParams
 
         return SamplingParams(
             temperature=self.temperature,

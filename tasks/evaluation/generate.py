@@ -18,7 +18,7 @@ from llm_core.config import ConfigError
 from tasks.tokenizer.text_stream import TextStream
 
 if TYPE_CHECKING:
-    from llm_core.infer.sampling import SamplingParams
+    from llm_core.infer.choice.sampling import SamplingParams
     from llm_core.model.transformer import Transformer
     from tasks.tokenizer.encoder import Tokenizer
 

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from llm_core.config import ConfigError
-from llm_core.infer.sampling import SamplingParams
+from llm_core.infer.choice.sampling import SamplingParams
 from tasks.evaluation.generate import begin
 from tasks.serving.answers import Answer
 from tasks.serving.chat import ChatTemplate, NoTemplate

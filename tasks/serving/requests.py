@@ -15,7 +15,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from llm_core.config import ConfigError
-from llm_core.infer.sampling import SamplingParams
+from llm_core.infer.choice.sampling import SamplingParams
 from tasks.serving.failures import ApiError
 
 MAX_STOPS, MAX_STOP_CHARS = 16, 1000

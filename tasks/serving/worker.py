@@ -16,9 +16,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from llm_core.config import ConfigError
+from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.engine import Engine
 from llm_core.infer.requests import Allowed, NewToken, Request, Scored
-from llm_core.infer.sampling import SamplingParams
 from llm_core.printing import get_logger
 from tasks.serving.answers import Answer, Piece
 from tasks.serving.failures import ApiError

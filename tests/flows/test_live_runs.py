@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from flows import live_runs
 from flows.compose import compose
-from flows.live_runs import announced, live_dir, read_live, run_name
+from flows.live import announced as live_runs
+from flows.live.announced import announced, live_dir, read_live, run_name
+from flows.live.standing import read_standing
 from flows.progress import stage_progress
 from flows.records import read_records
 from flows.services import processes
 from flows.services.dead_runs import settle
-from flows.standing import read_standing
 from llm_core.training.metric_log import TIMING_FILE
 from llm_core.training.status import STATUS_FILE, write_status
 from tasks.runtime.artifact import write_json
@@ -31,7 +31,7 @@ from tests.flows.conftest import RunCli
 SLEEPER = """
 import sys, time
 from flows.compose import compose
-from flows.live_runs import announced
+from flows.live.announced import announced
 with announced("pipeline", ["optim.lr=1"], compose(sys.argv[1:])) as live:
     live.note_record(sys.argv[1].removeprefix("tracking.experiment="))
     live.note_stage("train", "0" * 16)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flows.live_runs import LiveRun, read_live
+from flows.live.announced import LiveRun, read_live
 from flows.progress import stage_progress
 from flows.services.local import mlflow_ui, up
 from flows.services.prefect_api import ACTIVE, ENDED, PATIENCE_S, PrefectApi, Unreachable

@@ -9,7 +9,7 @@ import pytest
 
 from flows.commands.models import read_prompt
 from llm_core.config import ConfigError
-from llm_core.infer.sampling import SamplingParams
+from llm_core.infer.choice.sampling import SamplingParams
 from tests.flows.conftest import RunCli
 
 

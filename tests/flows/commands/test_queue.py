@@ -12,7 +12,7 @@ import yaml
 from flows.commands import queue
 from flows.commands.table import FLOWS
 from flows.compose import compose
-from flows.live_runs import announced
+from flows.live.announced import announced
 from llm_core.config import ConfigError
 from tasks.runtime.code import ROOT
 from tests.flows.conftest import RunCli

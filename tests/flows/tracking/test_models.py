@@ -12,7 +12,7 @@ import pytest
 from flows.tracking import models
 from flows.tracking.mlflow_log import MlflowLog
 from flows.tracking.models import Trained, log_model
-from llm_core.infer.sampling import SamplingParams
+from llm_core.infer.choice.sampling import SamplingParams
 from tasks.evaluation.generate import generate_text
 from tasks.tokenizer.encoder import export_hugging_face
 from tests.support.data.trained_run import make_run

@@ -17,8 +17,8 @@ import pytest
 from flows.compose import compose
 from flows.services.local import answers
 from flows.services.processes import descendants, free_port, start_detached, stop
+from flows.tracking.dead_runs import end_dead_runs
 from flows.tracking.mlflow_log import ENVIRONMENT
-from flows.tracking.runs import end_dead_runs
 from tasks.runtime.code import ROOT
 from tasks.runtime.graph import STAGES
 from tests.flows.conftest import RunCli
@@ -110,8 +110,8 @@ def test_a_run_that_was_killed_is_ended_as_failed_with_what_it_measured(
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == -9
     assert {run.info.status for run in tracked.runs()} == {"RUNNING"}
     config = compose([*overrides, *places])
-    assert end_dead_runs(config.tracking, config.state) == 1
-    assert end_dead_runs(config.tracking, config.state) == 0
+    dead = config.state, config.tracking.experiment, config.tracking.uri
+    assert [end_dead_runs(*dead) for _ in range(2)] == [1, 0]
     (killed,), (train,) = tracked.parents(), tracked.children(tracked.parents()[0]).values()
     for run in (killed, train):
         assert run.info.status == "FAILED" and "without a word" in run.data.tags["error"]

@@ -261,7 +261,7 @@ def test_a_mixture_that_no_family_computes_is_refused_before_training(
 
 
 def test_cached_decode_matches_full_forward_for_learned_positions_and_normed_keys() -> None:
-    from llm_core.infer.rows import decode, prefill, static_cache
+    from llm_core.infer.cache.rows import decode, prefill, static_cache
 
     for values in (OURS["gpt2"], OURS["qwen3"]):
         model = make_model(dataclasses.replace(MODEL, **values)).requires_grad_(False)

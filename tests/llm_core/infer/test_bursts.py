@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from llm_core.infer.cache.paged import PagedCache
+from llm_core.infer.choice.sampling import GREEDY, SamplingError, SamplingParams
 from llm_core.infer.decoders import DecodeRows, ModelDecoder
 from llm_core.infer.engine import Engine, EngineConfig
-from llm_core.infer.paged import PagedCache
-from llm_core.infer.sampling import GREEDY, SamplingError, SamplingParams
 from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model, random_ids
 

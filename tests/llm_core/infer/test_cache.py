@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.infer.cache import CacheOverflow
+from llm_core.infer.cache.rows import decode, paged_cache, prefill, static_cache
+from llm_core.infer.cache.static import CacheOverflow
+from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.equivalence import check_cache
 from llm_core.infer.generation import generate
-from llm_core.infer.rows import decode, paged_cache, prefill, static_cache
-from llm_core.infer.sampling import SamplingParams
 from llm_core.model.masks import Pattern
 from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model, random_ids

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from llm_core.infer.cache.rows import decode, prefill, static_cache
+from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.generation import generate
-from llm_core.infer.rows import decode, prefill, static_cache
-from llm_core.infer.sampling import GREEDY, SamplingParams
 from tests.support.engine.small_model import make_model, random_ids
 
 PROMPTS = [random_ids(n, seed=n) for n in (7, 1, 12, 4)]

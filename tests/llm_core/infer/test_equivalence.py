@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from llm_core.infer import equivalence
-from llm_core.infer.cache import CacheOverflow, StaticCache
+from llm_core.infer.cache.rows import MakeCache, paged_cache, static_cache
+from llm_core.infer.cache.static import CacheOverflow, StaticCache
 from llm_core.infer.equivalence import TOLERANCE, Check, Shape, check_cache
-from llm_core.infer.rows import MakeCache, paged_cache, static_cache
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from tests.support.engine.broken_caches import make_broken, make_of

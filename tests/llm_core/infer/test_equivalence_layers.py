@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
+from llm_core.infer.cache.rows import MakeCache, paged_cache, static_cache
 from llm_core.infer.equivalence_layers import check_layers
-from llm_core.infer.rows import MakeCache, paged_cache, static_cache
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from tests.support.engine.broken_caches import make_broken

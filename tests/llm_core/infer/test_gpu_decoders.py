@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from llm_core.infer.cache.paged import PagedCache, Pass
+from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.decoders import Decoder, DecodeRows, FusedDecoder, ModelDecoder, is_fusable
 from llm_core.infer.engine import Engine, EngineConfig
-from llm_core.infer.paged import PagedCache, Pass
-from llm_core.infer.sampling import SamplingParams
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.infer.edits import LogitEdits
+from llm_core.infer.choice.edits import LogitEdits
+from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.engine import Engine, EngineConfig
 from llm_core.infer.generation import generate
 from llm_core.infer.requests import NewToken, Request
-from llm_core.infer.sampling import GREEDY, SamplingParams
 from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model, random_ids
 

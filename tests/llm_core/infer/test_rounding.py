@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_core.infer.cache import StaticCache
-from llm_core.infer.rounding import Numbers, from_int8, to_int8
+from llm_core.infer.cache.rounding import Numbers, from_int8, to_int8
+from llm_core.infer.cache.static import StaticCache
 from tests.support.engine.small_model import make_model
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
-from llm_core.infer import choosing
-from llm_core.infer.choosing import Choosers, check_chosen, choose, kept_weights
-from llm_core.infer.sampling import GREEDY, SamplingError, SamplingParams
-from llm_core.infer.streams import uniforms
+from llm_core.infer.choice import choosing
+from llm_core.infer.choice.choosing import Choosers, check_chosen, choose, kept_weights
+from llm_core.infer.choice.sampling import GREEDY, SamplingError, SamplingParams
+from llm_core.infer.choice.streams import uniforms
 
 # Few distinct values, so that ties are common.
 logit_rows = st.lists(

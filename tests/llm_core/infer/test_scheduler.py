@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
-from llm_core.infer.blocks import BlockPool, OutOfBlocks
+from llm_core.infer.cache.blocks import BlockPool, OutOfBlocks
 from llm_core.infer.scheduler import Plan, Running, Scheduler
 
 

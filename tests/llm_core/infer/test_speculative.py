@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from llm_core.config import ConfigError
+from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.generation import generate
-from llm_core.infer.sampling import GREEDY, SamplingParams
 from llm_core.infer.speculative import Draft, ModelDraft, NGramDraft, _check, generate_speculatively
 from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model, random_ids

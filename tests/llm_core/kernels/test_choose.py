@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from llm_core.infer.choosing import Choosers, choose, kept_weights
-from llm_core.infer.sampling import SamplingParams
+from llm_core.infer.choice.choosing import Choosers, choose, kept_weights
+from llm_core.infer.choice.sampling import SamplingParams
 
 pytestmark = pytest.mark.gpu
 ROWS = 64

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from llm_core.infer.cached_attention import attend_ragged
+from llm_core.infer.cache.attention import attend_ragged
 from tests.support.engine.triton_kernels import DEVICE, kernels_of, numbers
 
 pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from llm_core.infer.cache import StaticCache
+from llm_core.infer.cache.static import StaticCache
 from llm_core.memory.config import MemoryConfig
 from llm_core.memory.recompute import apply_recompute
 from llm_core.model.config import ModelConfig

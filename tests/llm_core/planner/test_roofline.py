@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from llm_core.infer.rows import decode, prefill, static_cache
+from llm_core.infer.cache.rows import decode, prefill, static_cache
 from llm_core.model.transformer import Transformer
 from llm_core.planner.roofline import (
     Peaks,

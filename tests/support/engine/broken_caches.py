@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_core.infer.cache import StaticCache
-from llm_core.infer.cached_attention import attend_keys, attend_ragged
-from llm_core.infer.rows import MakeCache, static_cache
+from llm_core.infer.cache.attention import attend_keys, attend_ragged
+from llm_core.infer.cache.rows import MakeCache, static_cache
+from llm_core.infer.cache.static import StaticCache
 from llm_core.model.transformer import Transformer
 
 FAR_COLUMN = 30

@@ -9,7 +9,7 @@ import pytest
 from llm_core.bench.generation import summary
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import load_model
-from llm_core.infer.rows import static_cache
+from llm_core.infer.cache.rows import static_cache
 from tasks.evaluation import bench
 from tasks.evaluation.bench import benchmark_model, measure
 from tasks.evaluation.config import BenchConfig

@@ -12,7 +12,7 @@ import pytest
 
 from llm_core.config import ConfigError
 from llm_core.data.shards import Document, open_shards
-from llm_core.infer.sampling import GREEDY
+from llm_core.infer.choice.sampling import GREEDY
 from tasks.corpus.documentset import write_table
 from tasks.corpus.tally import MAX_LABELS, OTHER
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig

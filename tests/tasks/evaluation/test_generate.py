@@ -13,8 +13,8 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import load_model
+from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.generation import generate
-from llm_core.infer.sampling import GREEDY, SamplingParams
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig

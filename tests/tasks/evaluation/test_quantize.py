@@ -10,7 +10,7 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import load_model
-from llm_core.infer.sampling import GREEDY
+from llm_core.infer.choice.sampling import GREEDY
 from tasks.evaluation.config import (
     EvaluateConfig,
     EvaluateStageConfig,

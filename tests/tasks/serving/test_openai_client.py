@@ -9,8 +9,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.generation import generate
-from llm_core.infer.sampling import GREEDY, SamplingParams
 from tasks.serving.config import ServeConfig
 from tests.support.chat_templates import CHATML
 from tests.support.served_models import NAME, Served, publish_model, served

@@ -11,7 +11,7 @@ import torch
 from tokenizers import processors
 
 from llm_core.huggingface.export import export_model, load_model
-from llm_core.infer.sampling import GREEDY
+from llm_core.infer.choice.sampling import GREEDY
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer

@@ -4,7 +4,7 @@ No row is sorted. A filter keeps what lies above a threshold: the k-th largest l
 for top-p the largest threshold above which the wanted mass lies, found by halving the range of
 float32 bit patterns, which are ordered as the numbers are. Of logits equal to a threshold the
 lowest ids stay. The draw inverts the cumulative sum in the order of ids with one uniform number
-(`llm_core.infer.streams`). Definitions: `llm_core.infer.sampling`.
+(`llm_core.infer.choice.streams`). Definitions: `llm_core.infer.choice.sampling`.
 
 Costs a few passes over the logits; top-p costs 32 more, but on a CPU, where the likeliest tokens
 are looked at first and mostly suffice.
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_core.infer.sampling import SamplingError, SamplingParams
-from llm_core.infer.streams import uniforms
+from llm_core.infer.choice.sampling import SamplingError, SamplingParams
+from llm_core.infer.choice.streams import uniforms
 
 # B rows (sequences) · V vocabulary · K the likeliest of it
 

@@ -8,8 +8,8 @@ length are written with something behind the shorter ones, which `truncate` then
 attention never looked at it, and later tokens are written over it.
 
 Memory is 2 · layers · rows · kv_heads · capacity · head_dim numbers, whatever is used of it; with
-8 bits per number, one float32 more per token, head and kind (`llm_core.infer.rounding`). Blocks
-that rows share: `llm_core.infer.paged`. Windows that forget: `llm_core.infer.sliding`.
+8 bits per number, one float32 more per token, head and kind (`llm_core.infer.cache.rounding`).
+Blocks that rows share: `llm_core.infer.cache.paged`. A window masks columns and frees none.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from llm_core.infer.cached_attention import attend_keys, attend_ragged
-from llm_core.infer.rounding import Numbers
+from llm_core.infer.cache.attention import attend_keys, attend_ragged
+from llm_core.infer.cache.rounding import Numbers
 from llm_core.model.attention import KeyValueCache
 from llm_core.model.config import ModelConfig
 

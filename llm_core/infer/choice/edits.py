@@ -2,7 +2,7 @@
 
 Each answer with penalties or bias has a row of counts over the vocabulary on the device, kept from
 its first token to its last, so preemption changes nothing. Definitions:
-`llm_core.infer.sampling`. Answers without any of it cost nothing.
+`llm_core.infer.choice.sampling`. Answers without any of it cost nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from llm_core.infer.sampling import SamplingParams
+from llm_core.infer.choice.sampling import SamplingParams
 
 # A rows that are edited · S slots · V vocabulary
 

@@ -5,7 +5,7 @@ A block holds `block_tokens` tokens of one sequence (Kwon et al., 2023). A pass 
 to end, whatever sequences they belong to, and `Pass` says for each where its keys go and for each
 sequence which blocks it may attend. Its tensors have no other form than their sizes, so that a
 kernel or a captured graph can follow them. Which block holds what is decided elsewhere
-(`llm_core.infer.scheduler`, `llm_core.infer.blocks`).
+(`llm_core.infer.scheduler`, `llm_core.infer.cache.blocks`).
 
 Memory: 2 · layers · blocks · block_tokens · kv_heads · head_dim numbers. A window masks blocks and
 frees none.
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llm_core.infer.cached_attention import attend_keys, attend_masked, ragged_mask
-from llm_core.infer.rounding import Numbers
+from llm_core.infer.cache.attention import attend_keys, attend_masked, ragged_mask
+from llm_core.infer.cache.rounding import Numbers
 from llm_core.model.config import ModelConfig
 
 # N tokens of the pass, of all sequences · S sequences · M most blocks of a sequence

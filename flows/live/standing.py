@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flows.console import table
-from flows.live_runs import LiveRun, read_live, run_name
+from flows.live.announced import LiveRun, read_live, run_name
 from flows.progress import clock, stage_progress
 from flows.records import RunRecord, read_records
 from flows.run_config import RunConfig

@@ -6,7 +6,7 @@ equal entries mean equal keys and values. A listed block that nobody holds keeps
 its room is needed; the one released first goes first.
 
 Cost: a dictionary look-up per full block. Tokens are compared, not only their hashes, so two
-prefixes are never taken for one another. Contents live elsewhere (`llm_core.infer.cache`).
+prefixes are never taken for one another. Contents live elsewhere (`llm_core.infer.cache.static`).
 """
 
 from __future__ import annotations

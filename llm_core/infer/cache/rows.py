@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from llm_core.infer.blocks import BlockPool, OutOfBlocks
-from llm_core.infer.cache import CacheOverflow, RowCache, StaticCache, check_shorter
-from llm_core.infer.paged import PagedCache, Pass
+from llm_core.infer.cache.blocks import BlockPool, OutOfBlocks
+from llm_core.infer.cache.paged import PagedCache, Pass
+from llm_core.infer.cache.static import CacheOverflow, RowCache, StaticCache, check_shorter
 from llm_core.model.transformer import Transformer
 
 # B rows · T tokens of this pass · H, G heads of queries, of keys · D width of a head · V vocabulary

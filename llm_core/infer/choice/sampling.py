@@ -1,4 +1,4 @@
-"""Parameters by which a request chooses its tokens; `llm_core.infer.choosing` applies them.
+"""Parameters by which a request chooses its tokens; `llm_core.infer.choice.choosing` applies them.
 
 The order is: penalties and bias on the logits, then temperature, top-k, top-p, min-p, then one
 draw. Definitions: temperature 0 takes the highest logit and draws nothing. top_k keeps the k
