@@ -93,13 +93,12 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
     if config.family == "gpt2" or config.out_bias or config.window:
         return False
     # Quantised layers have their own classes.
-    plain = all(
-        type(layer) is nn.Linear
-        for block in model.own_blocks
-        for layer in (block.attention.qkv, block.attention.out, block.ffn.into, block.ffn.down)
-    )
-    dtype = model.head.weight.dtype
-    return plain and rows <= MAX_ROWS and why_not(_shape(config), rows, device, dtype) is None
+    layers = [model.head]
+    for block in model.own_blocks:
+        layers += [block.attention.qkv, block.attention.out, block.ffn.into, block.ffn.down]
+    if rows > MAX_ROWS or any(type(layer) is not nn.Linear for layer in layers):
+        return False
+    return why_not(_shape(config), rows, device, model.head.weight.dtype) is None
 
 
 def _shape(config: ModelConfig) -> Shape:
