@@ -23,6 +23,7 @@ from flows.services.prefect_api import (
     ENDED,
     PATIENCE_S,
     TAG,
+    NotFound,
     PrefectApi,
     Refused,
     Unreachable,
@@ -78,7 +79,8 @@ def schedule(words: Sequence[str], cron: str | None, off: bool, name: str) -> in
     if not words or "=" in words[0]:
         return _list_schedules(compose(words))
     entry, overrides = _flow_and_overrides("schedule", words)
-    config = _checked(entry, overrides)
+    # A schedule can be stopped whatever has become of its input.
+    config = compose(overrides) if off else _checked(entry, overrides)
     overrides = _with_places(overrides, config)
     api, deployment = _deployment(config, entry)
     place = f"/deployments/{deployment['id']}/schedules"
@@ -205,7 +207,9 @@ def _wait(api: PrefectApi, flow_run_id: str) -> tuple[str, str | None]:
     while True:
         try:
             run = api.ask("GET", f"/flow_runs/{flow_run_id}")
-        except Unreachable as error:  # a server that is restarted
+        except NotFound as error:
+            raise ConfigError(f"flow run {flow_run_id} was deleted; submit it again") from error
+        except (Unreachable, Refused) as error:  # a server that is restarted
             run, name = None, f"the server does not answer ({error})"
         else:
             name = str(run["state_name"])
@@ -220,10 +224,13 @@ def _wait(api: PrefectApi, flow_run_id: str) -> tuple[str, str | None]:
 def _list_schedules(config: RunConfig) -> int:
     from flows.live.standing import read_schedules
 
-    rows = [
-        (one["deployment"], one["name"], one["when"], one["next"], one["overrides"])
-        for one in read_schedules(config)
-    ]
+    try:
+        rows = [
+            (one["deployment"], one["name"], one["when"], one["next"], one["overrides"])
+            for one in read_schedules(config)
+        ]
+    except (Unreachable, Refused) as error:
+        raise ServiceError(f"the Prefect server: {one_line(error)[:300]}") from error
     columns = ("deployment", "name", "when", "next", "overrides")
     show(table(columns, rows, whole=("when", "next")))
     return 0

@@ -20,7 +20,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from flows.live.announced import LiveRun, live_dir, read_live
-from flows.services.prefect_api import ACTIVE, ENDED, PrefectApi, Refused, Unreachable, is_ours
+from flows.services.prefect_api import (
+    ACTIVE,
+    ENDED,
+    TAG,
+    NotFound,
+    PrefectApi,
+    Refused,
+    Unreachable,
+    is_ours,
+)
 from flows.services.processes import start_detached
 from llm_core.json_files import UnreadableJson, read_json
 from llm_core.locks import lock_if_free
@@ -70,10 +79,10 @@ def _settle_announced(state: Path, run: LiveRun, server: Server | None) -> str |
             return None
         try:
             _crash(server.api, run.flow_run_id, reason)
-        except Unreachable:
-            return None
-        except Refused:  # the run was deleted there
+        except NotFound:  # the run was deleted there
             pass
+        except (Unreachable, Refused):
+            return None
     _end_record(run, reason)
     if run.tracking is not None:
         _end_tracked(state, run.tracking)
@@ -129,7 +138,11 @@ def settle_taken(state: Path, api: PrefectApi, worker_started_at: datetime | Non
 def _settle_tasks(api: PrefectApi) -> None:
     """Task runs that outlive their flow run: a process that is killed cannot end them."""
     late = (datetime.now(UTC) - timedelta(seconds=TASKS_LATE_S)).isoformat()
-    ended = {"state": {"type": {"any_": list(ENDED)}}, "end_time": {"before_": late}}
+    ended = {
+        "state": {"type": {"any_": list(ENDED)}},
+        "end_time": {"before_": late},
+        "tags": {"all_": [TAG]},
+    }
     running = {"state": {"type": {"any_": list(ACTIVE)}}}
     for task in api.pages("/task_runs/filter", flow_runs=ended, task_runs=running):
         api.set_state("task_runs", task["id"], "CRASHED", "its flow run has ended without it")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from flows.services.prefect_api import ACTIVE, PrefectApi
+from flows.services.prefect_api import ACTIVE, PrefectApi, is_ours
 from tasks.runtime.keys import canonical_json
 
 LATE_S = 60.0
@@ -26,7 +26,7 @@ def cancel_superseded(api: PrefectApi) -> Iterator[str]:
     late = (datetime.now(UTC) - timedelta(seconds=LATE_S)).isoformat()
     waiting = {"expected_start_time": {"before_": late}}
     for run in [*api.flow_runs(("SCHEDULED",), **waiting), *api.flow_runs(ACTIVE)]:
-        if run["auto_scheduled"] and run["deployment_id"]:
+        if run["auto_scheduled"] and run["deployment_id"] and is_ours(run):
             groups[run["deployment_id"], canonical_json(run["parameters"])].append(run)
     for runs in groups.values():
         for run in superseded(runs):

@@ -117,9 +117,7 @@ def up(state: Path, say: Callable[[str], None]) -> str:
             services.set("deployed", _deployment_digest(url))
         if services.alive("worker") and services.get("worker").get("server", url) != url:
             say("the Prefect server has another port now; starting its worker anew")
-            everything = descendants([services.get("worker")["pid"]])
-            for pids, grace_s in ((everything[1:], FLOW_GRACE_S), (everything[:1], 10.0)):
-                stop(pids, grace_s)
+            _stop_worker(services)
             services.drop("worker")
         if not services.alive("worker"):
             _settle(state, url, say)
@@ -151,14 +149,22 @@ def down(state: Path) -> list[str]:
         running = [name for name in ("worker", "server", "mlflow") if services.alive(name)]
         roots = {name: int(services.get(name)["pid"]) for name in running}
         if "worker" in roots:
-            # Flow runs first, while the server can still be told how they ended.
-            everything = descendants([roots["worker"]])
-            stop(everything[1:], FLOW_GRACE_S)
+            # Before the server, which its keeper would start again.
+            _stop_worker(services)
         stop(descendants(roots.values()), 10.0)
         for name in ("worker", "server", "mlflow"):
             services.clear(name)
             services.drop(name)
     return running
+
+
+def _stop_worker(services: Registry) -> None:
+    """Stop the worker's flow runs, while the server can still be told how they ended, then the
+    worker."""
+    worker = services.get("worker")["pid"]
+    own = os.getpid()  # the worker's keeper may have started this process
+    stop([pid for pid in descendants([worker]) if pid not in (worker, own)], FLOW_GRACE_S)
+    stop([pid for pid in descendants([worker]) if pid != own], 10.0)
 
 
 def server_url(state: Path) -> str | None:

@@ -27,7 +27,7 @@ TAG = "textmill"
 PAGE = 200
 PATIENCE_S = 30.0
 """Time in which a server answers on a busy machine, for callers who cannot do without."""
-BUSY = 503
+BUSY, NOT_FOUND = 503, 404
 
 
 class Unreachable(RuntimeError):
@@ -36,6 +36,10 @@ class Unreachable(RuntimeError):
 
 class Refused(RuntimeError):
     """What a Prefect server will not do, in its own words."""
+
+
+class NotFound(Refused):
+    """What a Prefect server does not have."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ class PrefectApi:
             except urllib.error.HTTPError as error:
                 said = error.read(2000).decode("utf-8", "replace")
                 if error.code < 500:
-                    raise Refused(f"{method} {path}: {said or error.reason}") from error
+                    kind = NotFound if error.code == NOT_FOUND else Refused
+                    raise kind(f"{method} {path}: {said or error.reason}") from error
                 # What a server over SQLite answers while another process writes: nothing was done.
                 if error.code != BUSY or time.monotonic() > until:
                     raise Unreachable(f"{method} {path}: {error.code} {error.reason}") from error

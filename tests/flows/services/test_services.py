@@ -31,6 +31,7 @@ from flows.services.processes import (
     stop,
 )
 from tasks.runtime.artifact import write_json
+from tasks.runtime.code import ROOT
 from tests.flows.conftest import RunCli
 
 FAMILY = (
@@ -97,6 +98,35 @@ def test_detached_process_gets_the_default_interrupt(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert (tmp_path / "log").read_text().strip() == "False"
+
+
+KEEPER = """
+import pathlib, sys
+from flows.services.local import _stop_worker
+from flows.services.registry import Registry
+state = pathlib.Path(sys.argv[1])
+_stop_worker(Registry(state))
+(state / "outlived").touch()
+"""
+
+
+def test_worker_is_stopped_by_its_own_keeper_which_outlives_it(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time; time.sleep(0.5);"
+        " subprocess.Popen([sys.executable, *sys.argv[1:]], start_new_session=True);"
+        " time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, "-c", KEEPER, str(tmp_path)]
+    worker = start_detached(command, os.environ, ROOT, tmp_path / "log")
+    write_json(
+        tmp_path / "services.json",
+        {"worker": {"pid": worker.pid, "started": start_time(worker.pid)}},
+    )
+    until = time.monotonic() + 30
+    while not (tmp_path / "outlived").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert (tmp_path / "outlived").exists(), (tmp_path / "log").read_text()
+    assert worker.wait(5) and start_time(worker.pid) is None
 
 
 def test_port_is_kept_where_it_is_free() -> None:
