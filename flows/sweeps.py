@@ -20,6 +20,7 @@ from flows.compose import RunConfig
 from flows.console import say, set_up_console, warn
 from flows.exit_codes import exit_code
 from flows.launch import job_number, launch
+from flows.notifications.config import without_notify
 from flows.stops import STOPS, Terminated, sigterm_raises
 from flows.tracking.described import (
     SWEEP_VARIABLE,
@@ -123,7 +124,7 @@ def run_sweep(
     tracker, outcome = Tracker(config.tracking, config.state, sweep_id), "failed"
     # One MLflow run for the sweep, under our own id, by which its runs find it.
     title = name_of_sweep(flow, described)
-    given = " ".join(dict.fromkeys(override for point in points for override in point))
+    given = " ".join(dict.fromkeys(o for point in points for o in without_notify(point)))
     tags = {"overrides": given, SWEEP_TAG: sweep_id, **tags_of_origin(f"{flow} -m")}
     tracker.begin(title, tags, now(), {}, {}, swept=list(described[0].swept))
     try:

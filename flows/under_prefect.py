@@ -18,6 +18,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, State
 from flows.compose import compose
 from flows.live.announced import LiveRun, announced
 from flows.live.flow_run_page import api_in_use, leave_if_paused, watched
+from flows.notifications.config import is_personal
 from flows.run import Run, describe, open_run, summarize
 from flows.run_config import RunConfig
 from flows.services.local import STATE_VARIABLE, WORKER_VARIABLE, server_name
@@ -27,7 +28,7 @@ from flows.stops import STOPS, Terminated
 from llm_core.config import ConfigError
 from llm_core.printing import get_logger, publishable
 from llm_core.process import terminate_with_parent
-from llm_core.secrets import mask_secrets
+from llm_core.secrets import MASK, mask_secrets
 from tasks.runtime.prefect_tasks import ClusterExecutor, make_artifact_in_task
 from tasks.runtime.stage import StageFailure
 
@@ -41,10 +42,16 @@ _ANNOUNCED: list[LiveRun] = []
 
 def withhold(overrides: Sequence[str]) -> list[str]:
     """`overrides` as they may be shown."""
-    shown = [mask_secrets(override) for override in overrides]
+    shown = [_shown(override) for override in overrides]
     pairs = zip(shown, overrides, strict=True)
     _WITHHELD.update({mask: override for mask, override in pairs if mask != override})
     return shown
+
+
+def _shown(override: str) -> str:
+    return (
+        f"{override.partition('=')[0]}={MASK}" if is_personal(override) else mask_secrets(override)
+    )
 
 
 def reveal(overrides: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Compares finished runs: `textmill compare RUN RUN…`, or the points of one sweep by its id.
 
-Text for a terminal of 80 columns, JSON with `--json`, a page with `--html=FILE`. Runs are letters;
-the first is the one to compare with.
+Text for a terminal of 80 columns, JSON with `--json`, a page with `--html=FILE`. Runs are shown as
+letters; all are compared with the first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tasks.runtime.store import Store
 
 COLUMNS = 80
 LETTERS_BESIDE = 4
-"""Runs beside each other in a table; more are below, in another one."""
+"""Runs side by side in a table; further ones follow in another."""
 MAX_SETTINGS = 40
 
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Answer in JSON.")
@@ -140,13 +140,13 @@ def describe(found: Mapping[str, Any]) -> str:
             _quality(found),
         )
     )
-    pieces.append(
-        table(
-            ("result", *letters[:LETTERS_BESIDE]),
-            [row[: 1 + LETTERS_BESIDE] for row in _results(found)],
-        )
-    )
-    pieces.append(_curve_table(found))
+    groups = [slice(n, n + LETTERS_BESIDE) for n in range(0, len(letters), LETTERS_BESIDE)]
+    results = _results(found)
+    pieces += [
+        table(("result", *letters[group]), [[name, *cells[group]] for name, *cells in results])
+        for group in groups
+    ]
+    pieces += [_curve_table(found, group) for group in groups]
     return "\n\n".join(filter(None, pieces))
 
 
@@ -182,14 +182,14 @@ def _quality(found: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _curve_table(found: Mapping[str, Any]) -> str:
-    """Validation losses at a few of the token counts at which runs were validated."""
-    letters = list(found["runs"])[:LETTERS_BESIDE]
-    measured = [dict(map(tuple, curve["val_loss"])) for curve in found["curves"]]
+def _curve_table(found: Mapping[str, Any], chosen: slice) -> str:
+    """Validation losses at a few of the token counts at which some of the runs were validated."""
+    letters = list(found["runs"])[chosen]
+    measured = [dict(map(tuple, curve["val_loss"])) for curve in found["curves"][chosen]]
     counts = sorted({tokens for curve in measured for tokens in curve})
     some = counts[:: -(-len(counts) // 8) or 1]
     rows = [
-        [f"{tokens:,}", *(_shown(curve.get(tokens)) for curve in measured[: len(letters)])]
+        [f"{tokens:,}", *(_shown(curve.get(tokens)) for curve in measured)]
         for tokens in dict.fromkeys([*some, *counts[-1:]])
     ]
     return table(("val_loss after tokens", *letters), rows) if rows else ""

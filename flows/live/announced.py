@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.console import warn
+from flows.notifications.config import without_notify
 from flows.services.processes import may_be_alive, own_identity
 from llm_core.durable import write_durably
 from llm_core.json_files import UnreadableJson, read_json
@@ -118,7 +119,7 @@ def announced(
     run = LiveRun(
         folder / f"{uuid.uuid4().hex}.json",
         flow,
-        [mask_secrets(override) for override in overrides],
+        [mask_secrets(override) for override in without_notify(overrides)],
         str(config.store.resolve()),
         own_identity(),
         now(),
@@ -153,8 +154,10 @@ def read_live(state: Path) -> list[LiveRun]:
 
 
 def run_name(flow: str, overrides: Sequence[str]) -> str:
-    """What a run is called in lists: its flow and what it was asked, without places and secrets."""
-    said = [o for o in overrides if o.lstrip("+").partition("=")[0] not in ("store", "state")]
+    """What a run is called in lists: its flow and overrides, without places, secrets and whom it
+    tells."""
+    kept = without_notify(overrides)
+    said = [o for o in kept if o.lstrip("+").partition("=")[0] not in ("store", "state")]
     words = " ".join([flow, *map(mask_secrets, said)])
     return words if len(words) <= MAX_NAME_CHARS else words[: MAX_NAME_CHARS - 1] + "…"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
@@ -96,6 +97,16 @@ class NotifyConfig:
                 " address"
             )
         return address
+
+
+def without_notify(overrides: Sequence[str]) -> list[str]:
+    """Overrides that say what a run makes: whom it tells is personal, and in no record."""
+    return [override for override in overrides if not is_personal(override)]
+
+
+def is_personal(override: str) -> bool:
+    """Whether an override says who is told."""
+    return override.lstrip("+~").startswith(("notify.", "notify="))
 
 
 def _is_web(address: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -141,8 +141,3 @@ def _is_first_to_tell(store: Store, record: RunRecord) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def without_notify(overrides: Sequence[str]) -> list[str]:
-    """Overrides that say what a run makes: whom it tells is personal, and in no record."""
-    return [o for o in overrides if not o.lstrip("+~").startswith(("notify.", "notify="))]

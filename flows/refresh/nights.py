@@ -9,7 +9,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from flows.compose import RunConfig
-from flows.notifications.watch import watched, without_notify
+from flows.notifications.config import without_notify
+from flows.notifications.watch import watched
 from flows.refresh.changes import changes_of
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import math
 import os
 import sys
 import threading
@@ -82,8 +83,8 @@ class Shipper:
             self._wake.clear()
             # Looked at before sending: once it is set, the journal has every event.
             closing, failed, ended = self._closing.is_set(), False, False
+            self._sample()
             try:
-                self._sample()
                 ended = send(self._log, self._journal)
                 self._note_run()
                 if ended:
@@ -108,16 +109,20 @@ class Shipper:
                 self._wake.set()
 
     def _sample(self) -> None:
-        """An event of how the machine is, now and then while a stage works."""
+        """Record how the machine is, now and then while a stage works. If that fails, it costs one
+        warning; all else is still sent."""
         stages = list(self._journal.open_stages())
         if not stages or time.monotonic() - self._sampled_at < EVERY_S:
             return
         self._sampled_at = time.monotonic()
-        self._machine = self._machine or Machine()
-        values, number = self._machine.sample(), self._num_samples
+        try:
+            self._machine = self._machine or Machine()
+            event = {"kind": "machine", "stage": stages[-1], "values": self._machine.sample()}
+            self._journal.append({**event, "number": self._num_samples, "at": now()})
+        except Exception as error:  # noqa: BLE001 - tracking never costs a run
+            self._sampled_at = math.inf
+            warn(f"system metrics of this run are not recorded ({reason_of(error)})")
         self._num_samples += 1
-        event = {"kind": "machine", "stage": stages[-1], "values": values, "number": number}
-        self._journal.append({**event, "at": now()})
 
     def _note_run(self) -> None:
         if self.run_id is None and (run_id := self._journal.runs.get(ITSELF)):

@@ -1,7 +1,7 @@
 """Tests whether the new documents of a night are like those of the night before.
 
 Numbers are compared by the two-sample Kolmogorov-Smirnov test, labels by the chi-square test of
-independence with rare labels joined, so that no expected count is below five. p-values are adjusted
+independence. Labels with an expected count below five are joined. p-values are adjusted
 over all tests of a night (Holm, 1979). A measure drifts where its adjusted p-value is below `p` and
 its effect is at least `effect`: a large sample makes any difference significant, a small one any
 effect large. The effect is the largest distance between the cumulative distributions, or between

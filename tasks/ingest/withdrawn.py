@@ -30,13 +30,15 @@ class Withdrawn:
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
+        # Ours in any case, those of a source as they are written.
+        self._by_id = {name.lower(): name for name in names if _is_id(name)}
         self.found: set[str] = set()
 
     def has(self, document_id: bytes, source_id: str | None) -> bool:
         """Whether a record is withdrawn."""
         if not self._names:
             return False
-        known = self._names & {document_id.hex(), source_id}
+        known = self._names & {self._by_id.get(document_id.hex()), source_id}
         self.found |= known
         return bool(known)
 
@@ -82,7 +84,7 @@ def find_named(ingest: Artifact, names: frozenset[str]) -> set[str]:
 
 
 def _is_id(name: str) -> bool:
-    return re.fullmatch("[0-9a-f]{32}", name) is not None
+    return re.fullmatch("[0-9a-fA-F]{32}", name) is not None
 
 
 def _digest(names: frozenset[str]) -> str:
@@ -98,5 +100,4 @@ def _names(path: Path) -> frozenset[str]:
             f"source.remove ({path}) is not UTF-8 at byte {error.start}; write one id a line, in"
             " UTF-8"
         ) from error
-    stripped = {line.strip() for line in lines} - {""}
-    return frozenset(n.lower() if _is_id(n.lower()) else n for n in stripped)
+    return frozenset({line.strip() for line in lines} - {""})

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flows.live.announced import run_name
 from flows.tracking.runs import default_uri
 from flows.under_prefect import reveal, withhold
 from tasks.runtime.code import ROOT
@@ -122,7 +123,10 @@ def test_the_traceback_of_a_defect_has_no_secret(tmp_path: Path) -> None:
 
 
 def test_flow_runs_are_given_masked_parameters_and_find_what_they_stand_for() -> None:
-    overrides = ["run=demo", f"tracking.uri=http://me:{SECRETS[11]}@host"]
+    told = "notify.email.to=[night@example.org]"
+    overrides = ["run=demo", f"tracking.uri=http://me:{SECRETS[11]}@host", told]
     shown = withhold(overrides)
-    assert shown == ["run=demo", "tracking.uri=http://me:***@host"] and reveal(shown) == overrides
+    masked = ["tracking.uri=http://me:***@host", "notify.email.to=***"]
+    assert shown == ["run=demo", *masked] and reveal(shown) == overrides
+    assert "night@" not in run_name("pipeline", [told])
     assert json.dumps(shown) and reveal(["other=1"]) == ["other=1"]

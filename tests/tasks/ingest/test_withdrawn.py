@@ -10,7 +10,7 @@ import pytest
 from llm_core.config import ConfigError
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.stage import ingest, ingest_file, list_parts
-from tasks.ingest.withdrawn import WITHDRAWN
+from tasks.ingest.withdrawn import WITHDRAWN, read_withdrawn
 from tasks.runtime.artifact import Artifact, check_accounting
 from tasks.runtime.stage import StageFailure
 from tests.support.data.make_artifacts import empty_dir, read_documents, write_jsonl
@@ -48,6 +48,15 @@ def test_either_id_withdraws_a_record_and_the_others_stay_as_they_are(folder: Pa
     gone = {r["source_id"]: r["id"].hex() for r in rows if r["reason"] == WITHDRAWN}
     assert gone == {name: all_ids[name] for name in ("doc 1", "doc 3")}
     assert not any(b"text 3" in file.read_bytes() for file in left.path.rglob("*.parquet"))
+
+
+def test_name_is_an_id_of_ours_in_any_case_and_one_of_the_source_as_written(folder: Path) -> None:
+    name = "AB" * 16
+    (folder / "list").write_text(name)
+    withdrawn = read_withdrawn(folder / "list")
+    assert not withdrawn.has(bytes(16), name.lower()) and withdrawn.unknown == [name]
+    assert withdrawn.has(bytes(16), name) and withdrawn.has(bytes.fromhex(name), None)
+    assert withdrawn.unknown == []
 
 
 def test_names_that_no_record_has_are_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
