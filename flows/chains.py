@@ -6,8 +6,8 @@ that are read, has a place in it: that of the first run that completed with it. 
 documents with the index of the last completed run at the place before, so a run that is given again
 finds what it made while the places before it stay as they are, one with other settings takes its
 own place again, and new input comes last. Runs that fail are in no chain. Two runs may not make a
-chain longer at once: each would miss what the other brings. They are told by their records, so runs
-of a chain begin one after another, by a lock that dies with its process.
+chain longer at once: each would miss what the other brings. They know each other by their
+records, so runs of a chain begin one after another, by a lock that dies with its process.
 """
 
 from __future__ import annotations

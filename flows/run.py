@@ -76,7 +76,7 @@ class Run:
     on_stage: Callable[[], None] = lambda: None
     """Called when a stage begins or has ended."""
     changes: Changes | None = None
-    """What a refresh changed beside the one before it."""
+    """What a refresh changed since the one before it."""
 
     def stage(self, name: str, *parents: Output) -> Output:
         """Make the artifact of a stage, or find it; what is missing and not needed is passed

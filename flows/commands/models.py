@@ -22,8 +22,8 @@ from tasks.runtime.artifact import Artifact
 
 @command("PROMPT|- [OVERRIDES]... | [OVERRIDES]... -- PROMPT", free_words=True)
 def generate(words: Sequence[str]) -> int:
-    """Text that a model writes after a prompt: the trained one, or that of folder=DIR, a Hugging
-    Face model."""
+    """Text that a model writes after a prompt: the trained model, or the Hugging Face model of
+    folder=DIR."""
     prompt, overrides = read_prompt(list(words))
     config, folder, _ = _model_of(overrides)
     from tasks.evaluation.generate import generate_text
@@ -51,9 +51,8 @@ _KEY_FILE = click.Option(
 
 @command(options=[_KEY_FILE])
 def serve(words: Sequence[str], api_key_file: str | None) -> int:
-    """Answer OpenAI's requests, and show a page to chat in, with the trained model or that of
-    folder=DIR, a Hugging Face model. Stops on Ctrl-C or SIGTERM, once running answers are
-    written."""
+    """Serve the trained model, or the Hugging Face model of folder=DIR, over an OpenAI-compatible
+    API with a chat page. Ctrl-C or SIGTERM stops it once running answers are written."""
     if api_key_file is not None:
         quoted = api_key_file.replace("\\", "\\\\").replace("'", "\\'")
         words = [*words, f"serve.api_key_file='{quoted}'"]
@@ -178,8 +177,8 @@ _WORDS = ("out", "folder")
 @command("out=DIR [folder=DIR] [OVERRIDES]...")
 def quantize(words: Sequence[str]) -> int:
     """The trained model with weights in `quantize.format`, written to the new folder out=DIR, which
-    every command takes as folder=DIR. Its bits per byte on the validation documents are told before
-    and after. folder=DIR takes another Hugging Face model, which has no such documents here."""
+    generate and serve take as folder=DIR. Reports bits per byte on the validation documents before
+    and after. folder=DIR takes a Hugging Face model instead, without these scores."""
     given: dict[str, str] = {}
     for word in words:
         name, _, value = word.partition("=")

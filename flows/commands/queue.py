@@ -1,4 +1,4 @@
-"""Commands about runs that others work on: queue one, schedule one, see how all of them stand."""
+"""Commands about runs of the worker: queue one, schedule one, show all of them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from tasks.runtime.code import ROOT
 EXIT_CODES = {"COMPLETED": 0, "FAILED": 2, "CRASHED": 1, "CANCELLED": 143}
 POLL_S = 1.0
 
-WAIT = click.Option(["--wait"], is_flag=True, help="Wait for its end; its exit code is ours.")
-CRON = click.Option(["--cron"], default=None, help="When, in UTC; '0 3 * * *' for a new one.")
-OFF = click.Option(["--off"], is_flag=True, help="Stop the schedule, and keep it.")
-NAME = click.Option(["--name"], default="nightly", help="Of the schedule: nightly.")
+WAIT = click.Option(["--wait"], is_flag=True, help="Wait for the run and return its exit code.")
+CRON = click.Option(["--cron"], default=None, help="Cron time, in UTC; a new one has '0 3 * * *'.")
+OFF = click.Option(["--off"], is_flag=True, help="Pause the schedule without deleting it.")
+NAME = click.Option(["--name"], default="nightly", help="Name of the schedule; nightly by default.")
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Answer in JSON.")
 
 
@@ -74,8 +74,7 @@ def submit(words: Sequence[str], wait: bool) -> int:
 
 @command("[FLOW] [OVERRIDES]...", options=[CRON, OFF, NAME])
 def schedule(words: Sequence[str], cron: str | None, off: bool, name: str) -> int:
-    """Run a flow again and again, with overrides of its own. Without a flow: list what is
-    scheduled."""
+    """Run a flow on a schedule, with its own overrides. Without a flow: list schedules."""
     if not words or "=" in words[0]:
         return _list_schedules(compose(words))
     entry, overrides = _flow_and_overrides("schedule", words)
@@ -107,7 +106,7 @@ def schedule(words: Sequence[str], cron: str | None, off: bool, name: str) -> in
             api.ask("PATCH", f"{place}/{known['id']}", wanted)
     except Refused as error:
         raise ConfigError(
-            f"--cron ({when['cron']}) is not a time of Prefect's; write minute, hour, day, month"
+            f"--cron ({when['cron']}) is not a cron time; write minute, hour, day, month"
             " and weekday, as in '0 3 * * *' for every night at 3:00 UTC"
         ) from error
     except Unreachable as error:

@@ -52,15 +52,13 @@ COMMANDS = {
     "replay": Entry("questions", "what other quality rules would keep"),
     "compare": Entry("compare", "runs, or the points of a sweep, with intervals and differences"),
     "generate": Entry("models", "text after a prompt"),
-    "serve": Entry("models", "a model over HTTP in OpenAI's form, with a page to chat in"),
+    "serve": Entry("models", "an OpenAI-compatible server for a model, with a chat page"),
     "quantize": Entry("models", "the model with weights in 8 or 4 bits, in a new folder"),
     "export-shards": Entry("models", "token shards for other engines"),
     "exchange-signatures": Entry("models", "min-hashes to datasketch, and matches of its own"),
-    "status": Entry(
-        "queue", "runs that are live, queued or dead, how far they are, what comes next"
-    ),
+    "status": Entry("queue", "live, queued and dead runs, their progress, what comes next"),
     "submit": Entry("queue", "check a run and queue it for the worker: textmill submit refresh …"),
-    "schedule": Entry("queue", "run a flow every night, with overrides of its own; list schedules"),
+    "schedule": Entry("queue", "run a flow on a schedule, with its own overrides; list schedules"),
     "up": Entry("services", "start a local Prefect server and worker, and leave them running"),
     "down": Entry("services", "stop what up and ui started"),
     "env": Entry("services", 'for plain prefect and mlflow commands: eval "$(textmill env)"'),

@@ -141,7 +141,7 @@ def _of_record(record: RunRecord) -> dict[str, Any]:
         "run_id": record.run_id,
         "stage": None,
         "started_at": record.started_at,
-        "error": record.error or "its process ended without a word",
+        "error": record.error or "its process ended unexpectedly",
     }
 
 

@@ -1,7 +1,7 @@
 """Delivers a notice by webhook, e-mail and command, in bounded time.
 
 Every channel works in a thread of its own and all share one deadline. What fails or is not ready by
-then is one warning without the address, and never more: a run ends as it would have without.
+then is one warning without the address; the outcome of the run is the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REASONS = (OSError, smtplib.SMTPException, subprocess.SubprocessError, ValueErro
 
 
 def deliver(notice: Notice, config: NotifyConfig) -> list[str]:
-    """Tell everybody; the channels that did not take it in time, each warned of."""
+    """Send a notice on every channel; the channels that failed, each with a warning."""
     failures: dict[str, str] = {}
     ends = time.monotonic() + config.timeout_s
     threads = {}
@@ -46,7 +46,7 @@ def deliver(notice: Notice, config: NotifyConfig) -> list[str]:
         if thread.is_alive():
             failures.setdefault(name, f"no answer in {config.timeout_s:g} s")
     for name, reason in failures.items():
-        warn(f"notify.{name}: not told of {notice.event} ({reason}); the run is not affected")
+        warn(f"notify.{name}: {notice.event} was not delivered ({reason}); the run is not affected")
     return sorted(failures)
 
 

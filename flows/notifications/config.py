@@ -26,7 +26,7 @@ class EmailConfig:
     host: str = "localhost"
     """Name of the server."""
     port: int = 587
-    """Port of the server; usual are 587 for starttls, 465 for tls and 25 for none."""
+    """Port of the server: usually 587 for starttls, 465 for tls, 25 for none."""
     security: Literal["starttls", "tls", "none"] = "starttls"
     """How the connection is protected."""
     user: str | None = None
@@ -50,23 +50,23 @@ class EmailConfig:
 
 @dataclass(frozen=True)
 class NotifyConfig:
-    """Whom a run tells of what happens to it. Is in no key and in no record of a run."""
+    """Receivers of notices about a run. They are in no key and no run record."""
 
     on: tuple[Event, ...] = EVENTS
-    """Events that are told. died: the process of an earlier run ended without a word. quarantine:
+    """Events that are sent. died: the process of an earlier run ended unexpectedly. quarantine:
     more than source.max_bad_frac could not be read. late: see `late_after_s`."""
     webhook: str | None = None
-    """Address that gets one JSON object by POST, whose `text` chat servers show."""
+    """Address that receives one JSON object by POST; chat servers show its `text`."""
     webhook_env: str | None = None
-    """Environment variable that holds that address, where the address itself is a secret."""
+    """Environment variable that holds that address, if it is a secret."""
     email: EmailConfig = field(default_factory=EmailConfig)
     command: tuple[str, ...] = ()
-    """Program with arguments that gets the same JSON object on stdin."""
+    """Program with arguments that receives the same JSON object on stdin."""
     late_after_s: float | None = None
-    """A run is late when it has not ended so long after it was due by its schedule, or began. Null:
-    none is."""
+    """A run is late if it has not ended this long after its scheduled time, or after its start if
+    it has none. Null: never."""
     timeout_s: float = 10.0
-    """How long a run waits for whom it tells, in all."""
+    """How long a run waits for all receivers together."""
 
     def __post_init__(self) -> None:
         if self.webhook and self.webhook_env:

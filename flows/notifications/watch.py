@@ -1,9 +1,8 @@
-"""Watches over a run, and tells whom it concerns that it failed, is late or found drift, and that
-an earlier one died.
+"""Watches a run, and sends notices that it failed, is late or found drift, or that an earlier one
+died.
 
-A stop that somebody asked for is told to nobody. An earlier run died where its record says that it
-is running and its process is gone, or that it died; it is told once, by whichever run of the series
-comes next.
+A stop on request sends none. An earlier run died where its record says that it
+is running and its process is gone, or that it died. The next run of the series sends that, once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from flows.run import Run
 
 DEATHS_SINCE = timedelta(days=7)
-"""Deaths before are history, as in a store that was used before anybody was to be told."""
+"""Older deaths are not reported, as in a store that was used before notices were set up."""
 
 
 class Watch:
@@ -120,7 +119,7 @@ def _tell_of_deaths(watch: Watch, config: RunConfig) -> None:
         return
     newest = untold[0]
     reason = newest.error or "killed, out of memory, or a power cut"
-    cause = f"the process of run {newest.run_id} ended without a word ({reason})"
+    cause = f"the process of run {newest.run_id} ended unexpectedly ({reason})"
     others = f"; so did {plural(len(untold) - 1, 'earlier run')}" if untold[1:] else ""
     watch.tell("died", f"{cause}{others}")
 

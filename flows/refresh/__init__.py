@@ -1,3 +1,3 @@
-"""Sets a run beside the runs before it over the same source: `config`, then `series` (which runs
+"""Compares a run with the runs before it over the same source: `config`, then `series` (which runs
 belong together, and the tokenizer they share), then `changes` (what differs from the run
 before)."""

@@ -1,4 +1,4 @@
-"""Says what a refresh changed beside the run before it: one line, a page, and JSON.
+"""Reports what a refresh changed since the run before it: one line, a page, and JSON.
 
 The run before is the last completed one of the series whose data is in the store. Both files are
 `<store>/.runs/changes/<run>.json` and `.html`, so the history of a series survives `textmill gc`.

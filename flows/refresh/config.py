@@ -18,8 +18,8 @@ class RefreshConfig:
     """Name of the runs that belong together. Null: runs with the same `dedup.chain`, else those
     with the same source names and paths."""
     tokenizer: str | None = None
-    """Keeps a tokenizer: first takes that of the first completed run of the series with the same
-    tokenizer settings, a key takes that one. Null trains one whenever documents change."""
+    """Tokenizer to keep. first: that of the first completed run of the series with the same
+    tokenizer settings. A key: that one. Null: train one whenever documents change."""
     drift: DriftConfig = field(default_factory=DriftConfig)
 
     def __post_init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Makes nights of runs: whoever opens a run has a refresh compared with the one before it, and
-people told of what goes wrong."""
+"""Wraps the opening of a run: a refresh is compared with the run before it, and what goes wrong is
+notified."""
 
 from __future__ import annotations
 

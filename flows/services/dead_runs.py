@@ -93,7 +93,7 @@ def _settle_announced(state: Path, run: LiveRun, server: Server | None) -> str |
 def _reason(run: LiveRun) -> str:
     where = f" during {run.stage}" if run.stage else ""
     return (
-        f"process {run.process['pid']} on {run.process['host']} ended without a word{where}; {SAID}"
+        f"process {run.process['pid']} on {run.process['host']} ended unexpectedly{where}; {SAID}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Leaves one of several late scheduled runs: after three nights without a machine one refresh runs.
+"""Cancels all late scheduled runs but one: after three missed nights, one refresh runs.
 
 A run reads its input when it begins, so one that begins after the time of another does that one's
 work too. Runs of a deployment with equal parameters are compared; what a person submitted is never

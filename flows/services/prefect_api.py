@@ -1,5 +1,4 @@
-"""Asks and tells a Prefect server over its REST API, without Prefect's client, whose import takes a
-second.
+"""Calls a Prefect server's REST API without Prefect's client, whose import takes a second.
 
 Used where seconds count (`textmill status`) or where nothing may wait (the worker's keeper, a
 run's page): calls end after a few seconds, and an unreachable server is one error, `Unreachable`.

@@ -54,7 +54,7 @@ class TrackingConfig:
     """Tracking server or database. Null: MLFLOW_TRACKING_URI, or a SQLite file under `state`."""
 
     max_model_bytes: int = 2_000_000_000
-    """Largest model that is copied to MLflow; of larger ones it knows the place in the store."""
+    """Largest model that is copied to MLflow; of larger ones it records the place in the store."""
 
     def __post_init__(self) -> None:
         if self.max_model_bytes < 0:

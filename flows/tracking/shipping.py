@@ -158,7 +158,7 @@ def send_left_over(log: MlflowLog) -> int:
 def _end_dead(journal: Journal) -> None:
     """Add how a run ended whose process could not: it failed, and so did the stage it was at."""
     begin = journal.events[0]
-    error = f"process {begin.get('process', '')} ended without a word".replace("  ", " ")
+    error = f"process {begin.get('process', '')} ended unexpectedly".replace("  ", " ")
     how = {"status": "FAILED", "at": now(), "error": error}
     for event in journal.open_stages().values():
         journal.append({**event, **how, "kind": "failure"})

@@ -129,8 +129,8 @@ class SourceConfig(InputConfig):
     """Several sources by name, each with its own paths and columns. Those of `source` itself are
     not used then, and `source.paths` must be empty."""
     remove: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """File that lists withdrawn documents, one id or source_id a line. They are in no artifact from
-    then on; `textmill gc` removes older ones. Its content is in the key."""
+    """File that lists withdrawn documents, one id or source_id per line. They are in no artifact
+    from then on; `textmill gc` removes older ones. Its content is in the key."""
     html: HtmlConfig = field(default_factory=HtmlConfig)
     max_bad_frac: float = field(default=0.05, metadata=NOT_IN_KEY)
     """The run fails where a larger share of the records is quarantined. Records that damaged files

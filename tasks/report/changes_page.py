@@ -27,7 +27,7 @@ WORDS = {
 
 
 def changes_page(changes: Changes, run: str, before: str, limits: Mapping[str, float]) -> str:
-    """run, before: names of the two runs. limits: `effect` and `p` from where on it is drift."""
+    """run, before: names of the two runs. limits: `effect` and `p` of drift."""
     inputs, kept, drift = changes["inputs"], changes["documents"]["kept"], changes["drift"]
     tokens = changes["tokens"]["tokens"]
     cards = [
@@ -50,7 +50,7 @@ def changes_page(changes: Changes, run: str, before: str, limits: Mapping[str, f
     ]
     notices = [drift_line(changes)] if drift["drifts"] else []
     sections = [_changes_section(changes), _drift_section(changes, limits)]
-    subtitle = f"Run {run} beside run {before}."
+    subtitle = f"Run {run} compared with run {before}."
     return page("What changed", subtitle, cards, notices or None, sections, "Refresh")
 
 

@@ -27,8 +27,8 @@ class ShardsConfig:
     its content is in the key."""
 
     whole_chain: bool = field(default=False, metadata=NOT_IN_KEY)
-    """In a chain of runs (`dedup.chain`): put the shards of the run before first, byte for byte, so
-    that the shards of each run hold the documents of all runs up to it."""
+    """In a chain of runs (`dedup.chain`): start with the shards of the previous run, byte for byte,
+    so that the shards of each run hold the documents of all runs up to it."""
     earlier: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """An earlier shards artifact, as a folder or a key in the store, whose shards come first. Its
     content is part of the key."""

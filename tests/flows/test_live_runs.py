@@ -73,7 +73,7 @@ def test_run_that_was_killed_is_settled_by_the_next_one(
     config = compose(places)
     (dead,) = read_standing(config)["dead"]
     assert (dead["name"], dead["stage"]) == ("pipeline optim.lr=1", "train")
-    assert "ended without a word during train" in run_cli("refresh")["err"]
+    assert "ended unexpectedly during train" in run_cli("refresh")["err"]
     assert read_live(config.state) == []
     last, first = read_records(store)
     assert first.outcome == "died" and first.error and "during train" in first.error

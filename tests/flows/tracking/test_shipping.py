@@ -114,7 +114,7 @@ def test_a_run_that_was_killed_is_ended_as_failed_with_what_it_measured(
     assert [end_dead_runs(*dead) for _ in range(2)] == [1, 0]
     (killed,), (train,) = tracked.parents(), tracked.children(tracked.parents()[0]).values()
     for run in (killed, train):
-        assert run.info.status == "FAILED" and "without a word" in run.data.tags["error"]
+        assert run.info.status == "FAILED" and "ended unexpectedly" in run.data.tags["error"]
     history = tracked.client.get_metric_history(train.info.run_id, "train_loss")
     assert [m.step for m in history] == [1, 2, 3], "what it measured is there"
 
