@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from flows.commands.compare import describe
+from flows.tracking.headline import headline
 from tests.flows.conftest import RunCli
 from tests.support import stand_ins
 
@@ -61,6 +63,27 @@ def test_points_of_a_sweep_are_compared_by_its_id_in_80_columns(
     assert found["differences"][1]["value"] > 0 and found["differences"][1]["is_clear"]
     assert found["curves"][0]["val_loss"] == [[300, 1.25]]
     assert found["runs"]["B"]["results"]["val_bpb"] == 1.4
+
+
+def test_every_run_of_many_has_its_results_and_curve() -> None:
+    results = headline({})
+    runs = {
+        letter: {
+            "run_id": letter,
+            "name": "",
+            "interval": None,
+            "results": results | {"val_loss": n},
+        }
+        for n, letter in enumerate("ABCDEF", 1)
+    }
+    curves = [{"val_loss": [[100, 10.0 + n]]} for n in range(6)]
+    shown = describe(
+        {"runs": runs, "settings": {}, "differences": [None] * 6, "curves": curves}
+    ).splitlines()
+    cells = [line.split()[1:] for line in shown if line.startswith("val_loss ")]
+    assert [*cells[0], *cells[1]] == list("123456")
+    losses = [line.split()[1:] for line in shown if line.split()[:1] == ["100"]]
+    assert [float(value) for line in losses for value in line] == [10.0 + n for n in range(6)]
 
 
 @pytest.mark.parametrize(
