@@ -49,13 +49,13 @@ def clock(seconds: float) -> str:
 
 def _training_progress(run: LiveRun) -> StageProgress | None:
     work = Path(run.store) / ".work" / "train" / str(run.key)
-    files = sorted(
-        work.glob(f"out.work/run-*/{STATUS_FILE}"), key=lambda file: file.stat().st_mtime
-    )
-    if not files:
-        return None
-    folder = files[-1].parent
-    with suppress(OSError, UnreadableJson):
+    with suppress(OSError, UnreadableJson):  # the training ends while its files are read
+        files = sorted(
+            work.glob(f"out.work/run-*/{STATUS_FILE}"), key=lambda file: file.stat().st_mtime
+        )
+        if not files:
+            return None
+        folder = files[-1].parent
         total = int(read_json(folder / "config.json")["train"]["num_steps"])
         step = int(status_as_written(files[-1]).get("step", 0))
         timing = read_rows(folder / TIMING_FILE) if (folder / TIMING_FILE).exists() else []

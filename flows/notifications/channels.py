@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
+from http.client import HTTPException
 from typing import IO, Any
 
 from flows.console import warn
@@ -26,7 +27,14 @@ from flows.notifications.config import NotifyConfig
 from flows.notifications.notices import Notice
 from llm_core.config import ConfigError
 
-REASONS = (OSError, smtplib.SMTPException, subprocess.SubprocessError, ValueError, ConfigError)
+REASONS = (
+    OSError,
+    HTTPException,
+    smtplib.SMTPException,
+    subprocess.SubprocessError,
+    ValueError,
+    ConfigError,
+)
 """What a receiver, an address or a program can be wrong with."""
 
 

@@ -113,7 +113,10 @@ class Curves:
         runs = [file.parent for file in folder.glob(f"run-*/{METRICS_FILE}")]
         if not runs:
             return
-        workdir = max(runs, key=lambda path: (path / METRICS_FILE).stat().st_mtime)
+        try:
+            workdir = max(runs, key=lambda path: (path / METRICS_FILE).stat().st_mtime)
+        except FileNotFoundError:  # the stage has ended meanwhile, and gives the rest
+            return
         # Metrics first: a logging interval is written after the rows that it times.
         rows, timing = (self._new(workdir / name) for name in (METRICS_FILE, TIMING_FILE))
         self.take(rows, timing, now_ms, is_over)

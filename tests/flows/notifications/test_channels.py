@@ -5,8 +5,10 @@ from __future__ import annotations
 import email
 import email.policy
 import json
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,21 @@ def test_an_answer_that_is_no_yes_is_a_warning_and_is_not_followed(
     with web_receiver(status) as (address, posted):
         assert deliver(NOTICE, NotifyConfig(webhook=address)) == ["webhook"]
     assert len(posted) == 1 and f"answered {status}" in caplog.text
+
+
+def test_an_answer_that_is_not_http_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(b"hello\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert deliver(NOTICE, NotifyConfig(webhook=address)) == ["webhook"]
+    assert "BadStatusLine" in caplog.text
 
 
 def test_receivers_that_never_answer_cost_the_time_limit_once(
