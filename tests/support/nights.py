@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from flows.compose import compose
-from flows.pipeline import stages
 from flows.run import Run, open_run
+from flows.stages import stages
 from tasks.corpus.documentset import read_table
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.execute import make_artifact
