@@ -202,7 +202,8 @@ def test_a_line_that_is_said_is_one_line(capsys: pytest.CaptureFixture[str]) -> 
     assert err.count("\n") == 2 and not acting(err)
 
 
-def test_cells_of_a_table_stay_in_their_column() -> None:
+def test_cells_of_a_table_stay_in_their_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # wide enough that nothing is folded
     lines = table(("name", "n"), [[FORGED, "1"], ["b", "2"]]).split("\n")
     assert len(lines) == 4 and len(set(map(len, lines))) == 1 and not acting("".join(lines))
 

@@ -1,1 +1,1 @@
-"""How the next token is chosen from logits. Read sampling, edits, choosing, streams, scores."""
+"""Chooses the next token from logits. Read sampling, edits, choosing, streams, scores."""

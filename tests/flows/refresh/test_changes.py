@@ -10,6 +10,7 @@ import pytest
 
 from flows.commands import runs
 from flows.run import Run, describe, summarize
+from flows.tracking.described import SWEEP_VARIABLE, PointOfSweep
 from tests.support.nights import Nights, kept
 
 
@@ -125,10 +126,10 @@ def test_nights_are_compared_within_their_series_and_points_of_sweeps_with_none(
     nights.refresh()
     other = nights.refresh("refresh.series=other")
     assert other.changes is None
-    monkeypatch.setenv("TEXTMILL_SWEEP_ID", "sweep")
+    monkeypatch.setenv(SWEEP_VARIABLE, PointOfSweep("sweep", "point").as_text())
     point = nights.refresh("documents.seed=3")
     assert point.changes is None and point.record.series is None
-    monkeypatch.delenv("TEXTMILL_SWEEP_ID")
+    monkeypatch.delenv(SWEEP_VARIABLE)
     assert changes(nights.refresh())["nothing_new"], "a point is nobody's night before"
 
 
