@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,8 @@ class PrefectApi:
                 if error.code != BUSY or time.monotonic() > until:
                     raise Unreachable(f"{method} {path}: {error.code} {error.reason}") from error
                 time.sleep(0.2)
-            except (OSError, ValueError) as error:
-                raise Unreachable(f"{error}") from error
+            except (OSError, HTTPException, ValueError) as error:
+                raise Unreachable(f"{method} {path}: {error}") from error
 
     def pages(self, path: str, **body: Any) -> Iterator[dict[str, Any]]:
         """Every item that a filter finds."""
