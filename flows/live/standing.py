@@ -18,7 +18,7 @@ from flows.progress import clock, stage_progress
 from flows.records import RunRecord, read_records
 from flows.run_config import RunConfig
 from flows.services.local import server_url
-from flows.services.prefect_api import PrefectApi, Refused, Unreachable
+from flows.services.prefect_api import PrefectApi, Refused, Unreachable, is_ours
 from flows.services.registry import Registry
 from llm_core.secrets import mask_secrets
 from tasks.runtime.store import Store
@@ -68,7 +68,7 @@ def read_schedules(config: RunConfig) -> Iterator[dict[str, Any]]:
         if run["auto_scheduled"]:
             said = str(run["parameters"].get("overrides"))
             coming.setdefault((run["deployment_id"], said), run["expected_start_time"])
-    for deployment in api.pages("/deployments/filter"):
+    for deployment in filter(is_ours, api.pages("/deployments/filter")):
         for one in deployment["schedules"]:
             parameters = {**deployment["parameters"], **(one.get("parameters") or {})}
             overrides = parameters.get("overrides") or []
@@ -174,7 +174,8 @@ def _waiting(api: PrefectApi) -> tuple[list[dict[str, Any]], list[dict[str, Any]
     flows = {flow["id"]: flow["name"] for flow in api.pages("/flows/filter")}
     now = datetime.now(UTC).isoformat()
     chosen = {"state": {"type": {"any_": ["SCHEDULED", "PENDING", "PAUSED"]}}}
-    for run in api.pages("/flow_runs/filter", flow_runs=chosen, sort="EXPECTED_START_TIME_ASC"):
+    runs = api.pages("/flow_runs/filter", flow_runs=chosen, sort="EXPECTED_START_TIME_ASC")
+    for run in filter(is_ours, runs):
         at = run["expected_start_time"] or run["created"]
         # Until a scheduled one begins, Prefect has a name of its own for it.
         unnamed = run["auto_scheduled"] and not run["run_count"]

@@ -23,7 +23,7 @@ ACTIVE = ("PENDING", "RUNNING", "CANCELLING")
 """Types of states in which a process works on a run; they hold its slot."""
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 TAG = "textmill"
-"""Of every flow run that textmill makes."""
+"""Of every flow run and deployment of textmill."""
 PAGE = 200
 PATIENCE_S = 30.0
 """Time in which a server answers on a busy machine, for callers who cannot do without."""
@@ -117,6 +117,6 @@ class PrefectApi:
         self.ask("POST", f"/{kind}/{run_id}/set_state", {"state": state, "force": True})
 
 
-def is_ours(flow_run: Mapping[str, Any]) -> bool:
-    """Whether textmill made a flow run: a server may have others."""
-    return TAG in flow_run.get("tags", ())
+def is_ours(item: Mapping[str, Any]) -> bool:
+    """Whether a flow run or deployment is textmill's: a server may have others."""
+    return TAG in item.get("tags", ())
