@@ -199,10 +199,11 @@ class Service:
     def _checked_limit(self, prompt: Sequence[int], limit: int | None) -> int:
         """Most new tokens after a prompt; None for all that there is room for."""
         room = self.max_seq_len - len(prompt)
-        if room < (limit or 0) or (room < 1 and limit is None):
+        wanted = 1 if limit is None else limit
+        if room < wanted:
             raise ApiError(
                 400,
-                f"the prompt has {len(prompt)} tokens and max_tokens is {limit or 1}; the model"
+                f"the prompt has {len(prompt)} tokens and max_tokens is {wanted}; the model"
                 f" reads {self.max_seq_len} in all; shorten one of them",
                 "max_tokens",
                 "context_length_exceeded",
