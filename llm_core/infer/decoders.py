@@ -175,7 +175,9 @@ class _View:
         self.cache, self.rows = cache, rows
         config = cache.config
         self._kernel = None
-        if rows.ids_B.is_cuda and cache.keys.scales is None:
+        # The kernel's tiles are powers of two, and products of tensor cores at least 16 wide.
+        fits = config.head_dim >= 16 and config.head_dim & (config.head_dim - 1) == 0
+        if rows.ids_B.is_cuda and cache.keys.scales is None and fits:
             from llm_core.kernels.paged_attention import PagedAttention
 
             self._kernel = PagedAttention(
