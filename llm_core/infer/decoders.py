@@ -90,7 +90,7 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
     from llm_core.kernels.decode.step import MAX_ROWS, why_not
 
     config = model.config
-    if config.family == "gpt2" or config.out_bias or config.window:
+    if config.family == "gpt2" or config.out_bias or config.ffn_bias or config.window:
         return False
     # Quantised layers have their own classes.
     layers = [model.head]
