@@ -127,7 +127,7 @@ def model_config(found: Any) -> ModelConfig:
     _check_values(values)
     if "quantization_config" in values:
         raise ConfigError(
-            "quantization_config says that the weights are quantized; give the model before it was"
+            "quantization_config says that the weights are quantized; give the original model"
         )
     family = values.get("model_type")
     if family not in CLASSES:

@@ -93,7 +93,7 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Map
         if weights[name].dtype not in NUMBERS:
             raise ConfigError(
                 f"{name} holds {str(weights[name].dtype).removeprefix('torch.')}, which needs"
-                " scales that are not read here; give the model before it was quantized"
+                " scales that are not read here; give the original model"
             )
     _check_tied(config, weights)
     plain = _gpt2_names(config) if config.family == "gpt2" else _llama_names(config)

@@ -72,7 +72,7 @@ def read_rounded(
         if weights is not None and weights not in formats.values():
             raise ConfigError(
                 f"its weights are in {' and '.join(sorted(set(formats.values())))}, and are not"
-                f" rounded again to {weights}; give the model before it was quantized"
+                f" rounded again to {weights}; give the original model"
             )
         shapes_of = shapes(config)
         _check(tensors, shapes_of, formats)

@@ -1,6 +1,6 @@
 """Generates with a key-value cache: ids in, ids out.
 
-Read `engine.py` (what a step does), then `scheduler.py` and `blocks.py` (who computes what, where),
-`paged.py` and `cache.py` (what is kept), `choosing.py` (which token comes next), `equivalence.py`
-(why it is right).
+Read `engine.py` (what a step does), then `scheduler.py` and `cache/blocks.py` (who computes what,
+where), `cache/paged.py` (what is kept), `choice/` (which token comes next), `bursts.py` and
+`decoders.py` (several steps at once), `equivalence.py` (why it is right).
 """

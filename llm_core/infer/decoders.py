@@ -90,7 +90,7 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
     from llm_core.kernels.decode.step import MAX_ROWS, why_not
 
     config = model.config
-    if config.family == "gpt2" or config.out_bias or config.window:
+    if config.family == "gpt2" or config.out_bias or config.ffn_bias or config.window:
         return False
     # Quantised layers have their own classes.
     layers = [model.head]
@@ -175,7 +175,9 @@ class _View:
         self.cache, self.rows = cache, rows
         config = cache.config
         self._kernel = None
-        if rows.ids_B.is_cuda and cache.keys.scales is None:
+        # The kernel's tiles are powers of two, and products of tensor cores at least 16 wide.
+        fits = config.head_dim >= 16 and config.head_dim & (config.head_dim - 1) == 0
+        if rows.ids_B.is_cuda and cache.keys.scales is None and fits:
             from llm_core.kernels.paged_attention import PagedAttention
 
             self._kernel = PagedAttention(

@@ -72,7 +72,8 @@ class Engine:
 
     def __init__(self, model: Transformer, config: EngineConfig, eos_ids: Sequence[int]) -> None:
         """eos_ids: ids that end every answer and are not part of it; may be empty."""
-        self.model, self.config, self.eos_ids = model, config, frozenset(eos_ids)
+        self.model, self.config = model, config
+        self.eos_ids = frozenset(id for id in eos_ids if 0 <= id < model.config.vocab_size)
         if config.copy_weights:
             speed_up(model)
         dtype, self.device = place_of(model)
@@ -331,8 +332,7 @@ class Engine:
     def _score_prompt(self, piece: Piece, hidden_ND: Tensor) -> None:
         """Score the tokens of a prompt that follow those of this piece."""
         request = self._choices[piece.sequence].request
-        count = request.prompt_logprobs
-        if count is None:
+        if (count := request.prompt_logprobs) is None:
             return
         last = min(piece.end, len(request.prompt_ids) - 1)
         for begin in range(piece.begin, last, SCORED_ROWS):

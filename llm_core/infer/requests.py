@@ -58,12 +58,13 @@ class Request:
             count = getattr(self, name)
             if count is not None and not 0 <= count <= config.vocab_size:
                 raise ConfigError(f"{name} ({count}) must be from 0 to {config.vocab_size}")
-        unknown = [token for token in self.params.logit_bias if token >= config.vocab_size]
-        if unknown:
-            raise ConfigError(
-                f"logit_bias names token {unknown[0]}, the model knows 0 to"
-                f" {config.vocab_size - 1}; leave it out"
-            )
+        for name in ("logit_bias", "stop_ids"):
+            for token in getattr(self.params, name):
+                if not 0 <= token < config.vocab_size:
+                    raise ConfigError(
+                        f"{name} names token {token}, the model knows 0 to"
+                        f" {config.vocab_size - 1}; leave it out"
+                    )
 
 
 @dataclass(frozen=True)

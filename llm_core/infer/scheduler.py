@@ -101,10 +101,10 @@ class Scheduler:
         self.waiting.append(sequence)
         return sequence
 
-    def fork(self, sequence: Running, number: int | None = None) -> Running:
+    def fork(self, sequence: Running) -> Running:
         """A second sequence with the same tokens, which holds the same blocks."""
         twin = Running(
-            self._arrive() if number is None else number,
+            self._arrive(),
             list(sequence.tokens),
             sequence.max_tokens,
             sequence.reuses,

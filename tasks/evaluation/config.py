@@ -58,13 +58,13 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class GenerateConfig:
-    """How texts are generated: for samples of the evaluation, on the command line, and in a server
-    where a request does not say."""
+    """How texts are generated: samples of the evaluation, answers on the command line, and answers
+    of the server where a request sets nothing else."""
 
     max_new_tokens: int = 64
     """Most tokens generated after a prompt."""
     min_new_tokens: int = 0
-    """An answer does not end before so many tokens."""
+    """Fewest tokens of an answer, unless a limit or a stop string ends it."""
     temperature: float = 0.8
     """Temperature of sampling. 0 always takes the most probable token."""
     top_k: int = 0
@@ -72,13 +72,14 @@ class GenerateConfig:
     top_p: float = 0.95
     """Sample only among the most probable tokens that together have this probability."""
     min_p: float = 0.0
-    """Sample only among tokens of at least this probability relative to the most probable one."""
+    """Sample only among tokens with at least this probability relative to the most probable one."""
     repetition_penalty: float = 1.0
-    """Divides the logits of tokens that occur in prompt or answer. 1: no penalty."""
+    """Divides the positive logits of tokens in prompt or answer, and multiplies negative ones.
+    1: no penalty."""
     presence_penalty: float = 0.0
     """Subtracted from the logits of tokens that occur in the answer."""
     frequency_penalty: float = 0.0
-    """Subtracted from the logit of a token as often as it occurs in the answer."""
+    """Subtracted from the logit of a token for each time it occurs in the answer."""
     stop: tuple[str, ...] = ()
     """Strings that end an answer and are not part of it."""
     seed: int = 0
@@ -126,8 +127,9 @@ class QuantizeConfig:
     """How `textmill quantize` rounds weights."""
 
     format: Literal["int8", "int4", "fp8"] = "int8"
-    """Of the matrices of blocks. int8: 8 bits, a scale for each output. int4: 4.5 bits with the
-    scales of groups of 64 inputs. fp8: E4M3, for Hopper GPUs. Embedding and head are in int8."""
+    """Format of the matrices of blocks. int8: 8 bits, a scale for each output. int4: 4.5 bits,
+    including a scale and an offset for each 64 inputs. fp8: E4M3, for Hopper GPUs. Embedding and
+    head are always int8."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
     """Where weights are rounded and scored. auto: on a GPU where there is one."""
 

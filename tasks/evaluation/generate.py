@@ -59,8 +59,7 @@ def generate_text(
     ids = tokenizer.encode(prompt).tolist()
     (limit,) = answer_limits(model, tokenizer, [ids], max_new_tokens)
     begun = begin(tokenizer, ids)
-    blocks = -(-(len(begun) + limit) // EngineConfig.block_tokens)
-    room = EngineConfig(cache_tokens=blocks * EngineConfig.block_tokens)
+    room = EngineConfig.holding([len(begun) + limit])
     engine = Engine(model, room, eos_ids(model_folder, model, tokenizer))
     request = engine.submit(begun, params, limit) if limit else None
     stream, pieces, num_tokens = TextStream(tokenizer, ids, stop_strings), list[str](), 0
@@ -72,7 +71,7 @@ def generate_text(
 
     while engine.busy:
         for new in engine.step():
-            if new.id is not None:
+            if new.id is not None and stream.stop is None:  # no rest of a burst
                 num_tokens += 1
                 tell(stream.add([new.id]))
         if request is not None and stream.stop is not None:
@@ -88,12 +87,10 @@ def generate_texts(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
     max_new_tokens: int,
-    stops: Sequence[int] | None = None,
     stop_strings: Sequence[str] = (),
 ) -> list[Answer]:
     """The continuations of encoded prompts; the random stream of a prompt depends on the seed and
-    its number. stops: ids that end an answer; None: end-of-text. stop_strings: where its text is
-    cut; the tokens behind are counted.
+    its number. stop_strings: where the text of an answer is cut; tokens after the cut are counted.
 
     Raises ConfigError where a prompt leaves no room for an answer.
     """
@@ -101,10 +98,9 @@ def generate_texts(
 
     limits = answer_limits(model, tokenizer, prompts, max_new_tokens)
     begun = [begin(tokenizer, prompt) for prompt in prompts]
-    ends = [tokenizer.eos_id] if stops is None else stops
     answers = []
     for prompt, ids, limit in zip(
-        prompts, generate(model, begun, params, limits, ends), limits, strict=True
+        prompts, generate(model, begun, params, limits, [tokenizer.eos_id]), limits, strict=True
     ):
         stream = TextStream(tokenizer, prompt, stop_strings)
         text = stream.add(ids) + stream.end()

@@ -107,9 +107,7 @@ def quantize_folder(
         raise ConfigError(f"{out.absolute().parent} is not a folder; make it, or name another out")
     values = read_values(folder)
     if is_rounded(values):
-        raise ConfigError(
-            f"the weights of {folder} are quantized already; give the model before it was"
-        )
+        raise ConfigError(f"the weights of {folder} are already quantized; give the original model")
     device = choose_device(config.device)
     report: dict[str, Any] = {"folder": str(out), "format": config.format}
     validation = None

@@ -70,7 +70,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise ConfigError(
-                f"the chat template of {folder} is not Jinja ({error}); give another with"
+                f"the chat template of {folder} is not valid Jinja ({error}); give another with"
                 " serve.chat_template=FILE"
             ) from error
         self._start_ids = list(tokenizer.start_ids)
@@ -213,7 +213,9 @@ def _unused_signs(messages: Sequence[Message]) -> tuple[str, str]:
     used = {character for message in messages for character in message["content"]}
     unused = [sign for sign in SIGNS if sign not in used]
     if len(unused) < 2:
-        raise ConfigError(f"the messages hold all characters from {SIGNS[0]!r} on; remove some")
+        raise ConfigError(
+            f"the messages use too many private characters from {SIGNS[0]!r} on; remove some"
+        )
     return unused[0], unused[1]
 
 
@@ -221,7 +223,9 @@ def _read_template(file: Path) -> str:
     if not file.is_file():
         raise ConfigError(f"chat_template ({file}) is not a file; name a Jinja template")
     if file.stat().st_size > MAX_TEMPLATE_BYTES:
-        raise ConfigError(f"chat_template ({file}) is larger than a template; name a Jinja file")
+        raise ConfigError(
+            f"chat_template ({file}) has more than {MAX_TEMPLATE_BYTES} bytes; name a template"
+        )
     try:
         return file.read_text("utf-8")
     except UnicodeDecodeError as error:

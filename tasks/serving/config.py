@@ -14,43 +14,44 @@ MIN_KEY_CHARS = 16
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """Where a model is served, to whom, and how much at once."""
+    """Where a model is served, to whom, and with which capacity."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. One that other machines reach needs `api_key_file`."""
+    """Address to listen on. An address that other machines can reach needs `api_key_file`."""
     port: int = 8000
     """Port to listen on. 0: any free one, which is printed."""
     host_names: tuple[str, ...] = ()
-    """Further names under which clients reach the server, such as that of a proxy. Requests to
-    other names are refused, as are those that pages of other sites send."""
+    """Further host names of the server, such as that of a proxy. Requests to other names are
+    refused, as are requests from pages of other sites."""
     api_key_file: Path | None = None
-    """File whose only line is the key that clients send. Null: no key is asked for."""
+    """File whose only line is the API key. Null: no key is required."""
     model_name: str | None = None
-    """Name of the model in requests and answers. Null: that of its folder."""
+    """Name of the model in requests and answers. Null: the name of its folder."""
     chat_template: Path | None = None
-    """Jinja file that makes one prompt of the messages of a chat. Null: the model's own."""
+    """Jinja template that turns chat messages into a prompt. Null: the model's own."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the weights. auto: bfloat16 on a GPU, float32 elsewhere."""
     max_running: int = 16
-    """Answers written at once; further ones wait."""
+    """Answers generated at once; further ones wait."""
     max_waiting: int = 64
-    """Answers that may wait. Requests beyond are refused with 429."""
+    """Answers that may wait. Further requests are refused with 429."""
     max_choices: int = 64
-    """Most answers to one request: its prompts times `n`. No more than run and wait together."""
+    """Most answers to one request: its prompts times `n`. Capped at `max_running` plus
+    `max_waiting`."""
     cache_tokens: int | None = None
-    """Tokens that the cache holds, prompts and answers of all, and the longest of one. Null: four
-    times the model's length, at most 16,384."""
+    """Tokens that the cache holds for all prompts and answers; it also bounds each request. Null:
+    four times the model's context length, at most 16,384."""
     budget_tokens: int = 512
-    """Tokens of prompts and answers computed in one pass; longer prompts are cut into pieces."""
+    """Tokens of prompts and answers computed in one pass; longer prompts are split."""
     cache: Literal["model", "int8"] = "model"
-    """Numbers of the cache. int8: a quarter to half of the memory, with a scale per token and
-    head."""
+    """Number format of the cache. int8: a quarter to half of the memory, with a scale per token
+    and head."""
     prefix_cache: bool = True
-    """Whether prompts that begin alike share what is computed of them."""
+    """Whether prompts share the computation of a common prefix."""
     max_body_bytes: int = 4 << 20
-    """Longest body of a request."""
+    """Largest request body."""
     drain_s: float = 30.0
-    """On SIGTERM or Ctrl-C no more requests are taken, and running ones have so long to end."""
+    """On SIGTERM or Ctrl-C, time that running requests have to finish; new ones are refused."""
 
     def __post_init__(self) -> None:
         check_bounds(self, port=(0, 65535), max_running=(1, None), max_waiting=(0, None))
@@ -58,8 +59,8 @@ class ServeConfig:
         check_bounds(self, max_body_bytes=(1024, 1 << 30), drain_s=(0, None))
         if not self.is_loopback and self.api_key_file is None:
             raise ConfigError(
-                f"host ({self.host}) can be reached from other machines, which needs a key; write"
-                " one to a file that only you read, and set api_key_file"
+                f"host ({self.host}) can be reached from other machines, which requires a key;"
+                " write one to a file that only you can read, and set api_key_file"
             )
 
     @property

@@ -170,8 +170,8 @@ class Service:
         if num_chars > self.max_seq_len * self._longest_token:
             raise ApiError(
                 400,
-                f"the prompt has {num_chars} characters, more than {self.max_seq_len} tokens can"
-                " spell; shorten it",
+                f"the prompt has {num_chars} characters, which exceeds {self.max_seq_len} tokens;"
+                " shorten it",
                 code="context_length_exceeded",
             )
         async with self._encoding:
@@ -199,10 +199,11 @@ class Service:
     def _checked_limit(self, prompt: Sequence[int], limit: int | None) -> int:
         """Most new tokens after a prompt; None for all that there is room for."""
         room = self.max_seq_len - len(prompt)
-        if room < (limit or 0) or (room < 1 and limit is None):
+        wanted = 1 if limit is None else limit
+        if room < wanted:
             raise ApiError(
                 400,
-                f"the prompt has {len(prompt)} tokens and max_tokens is {limit or 1}; the model"
+                f"the prompt has {len(prompt)} tokens and max_tokens is {wanted}; the model"
                 f" reads {self.max_seq_len} in all; shorten one of them",
                 "max_tokens",
                 "context_length_exceeded",
@@ -220,8 +221,8 @@ class Service:
         if (count := len(prompts) * asked.n) > self.max_choices:
             raise ApiError(
                 400,
-                f"{len(prompts)} prompts with n={asked.n} make {count} answers; the server writes"
-                f" {self.max_choices} to a request (serve.max_choices); ask for fewer",
+                f"{len(prompts)} prompts with n={asked.n} make {count} answers; the server allows"
+                f" {self.max_choices} per request (serve.max_choices); ask for fewer",
                 "n",
             )
         stops = self.default_stops if asked.stop is None else asked.stops
@@ -259,7 +260,7 @@ async def read_request(request: Request, kind: type[Asked]) -> Asked:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             body = await request.body()
     except TimeoutError as error:
-        raise ApiError(408, "the body did not come in time; send it again") from error
+        raise ApiError(408, "the body did not arrive in time; send it again") from error
     except ClientDisconnect as error:
         raise ApiError(400, "the client went away") from error
     try:

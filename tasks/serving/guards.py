@@ -81,7 +81,7 @@ class Guards:
                     headers={"WWW-Authenticate": "Bearer"},
                 )
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self._max_body_bytes:
+        if not length.isdecimal() or int(length) > self._max_body_bytes:
             raise self._too_large()
 
     def _limited(self, receive: Receive) -> Receive:

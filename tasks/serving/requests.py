@@ -21,6 +21,7 @@ from tasks.serving.failures import ApiError
 MAX_STOPS, MAX_STOP_CHARS = 16, 1000
 MAX_TOP_LOGPROBS = 20
 MAX_BIASES = 1024
+MAX_ID_DIGITS = 9
 MAX_DEPTH = 64
 """Levels of lists and objects in a body."""
 
@@ -93,7 +94,8 @@ class SamplingRequest(Part):
     def _biases(self, vocab_size: int) -> dict[int, float]:
         biases = {}
         for name, bias in (self.logit_bias or {}).items():
-            if not (name.isascii() and name.isdigit() and int(name) < vocab_size):
+            is_id = name.isascii() and name.isdigit() and len(name) <= MAX_ID_DIGITS
+            if not (is_id and int(name) < vocab_size):
                 raise ApiError(
                     400,
                     f"logit_bias ({name[:40]!r}) must map token ids from 0 to {vocab_size - 1}",
@@ -107,7 +109,7 @@ class CompletionRequest(SamplingRequest):
     """A body of /v1/completions."""
 
     prompt: str | list[str] | list[Id] | list[list[Id]]
-    max_tokens: int | None = Field(16, ge=0)
+    max_tokens: int | None = Field(None, ge=0)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     best_of: int | None = None

@@ -194,4 +194,4 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 async def _confess(request: Request, error: Exception) -> Response:
     """The traceback goes to the log, by uvicorn."""
-    return await _refuse(request, ApiError(500, f"a defect of the server ({type(error).__name__})"))
+    return await _refuse(request, ApiError(500, f"internal server error ({type(error).__name__})"))

@@ -50,6 +50,7 @@ class JobReply:
                     await reply(scope, receive, send)
         except ApiError as error:  # before anything was sent
             await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)
+            return
         except asyncio.CancelledError:
             self.metrics.cancelled.inc()
             raise

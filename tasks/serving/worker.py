@@ -87,11 +87,11 @@ class Worker:
     async def run(self, job: Job) -> AsyncGenerator[list[Piece], None]:
         """Pieces of the job's answers as they come; whoever stops early cancels the job.
 
-        Raises ApiError where the queue is full (429) or the engine fails (500).
+        Raises ApiError where the queue is full (429) or the engine has failed (503).
         """
         self._check_room(len(job.answers))
-        self._num_open += len(job.answers)
         self._send(job, True)
+        self._num_open += len(job.answers)
         try:
             while True:
                 await job.wake.wait()
@@ -109,8 +109,6 @@ class Worker:
                 self._send(job, False)
 
     def _check_room(self, num_answers: int) -> None:
-        if self._has_ended:
-            raise ApiError(503, "the engine has stopped; see the server's log, and start it again")
         if self._num_open + num_answers > self._max_open:
             self._metrics.refused.inc()
             raise ApiError(
@@ -122,6 +120,11 @@ class Worker:
 
     def _send(self, job: Job, is_new: bool) -> None:
         with self._condition:
+            # Under the lock: a job that came in behind the last look would wait for ever.
+            if self._has_ended and is_new:
+                raise ApiError(
+                    503, "the engine has stopped; see the server's log and restart the server"
+                )
             self._inbox.append((job, is_new))
             self._condition.notify()
 
@@ -205,6 +208,8 @@ class Worker:
         """Write one token; whether there is something to tell the client."""
         request, number = token.request, job.requests[token.request]
         answer = job.answers[number * job.n + token.choice]
+        if answer.finish is not None:  # the rest of a burst that a stop string cut
+            return False
         if job.prompt_logprobs is not None and number not in job.scores:
             job.scores[number] = request.prompt_scores
         if token.id is None:

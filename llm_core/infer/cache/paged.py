@@ -54,8 +54,6 @@ class Pass:
     """int32: the blocks of each sequence; 0 behind its last."""
     lengths_S: Tensor
     """int32: keys of each sequence, those of this pass included."""
-    starts_S: Tensor
-    """int32 (S + 1,): the place of each sequence's first token, and N."""
     spans: tuple[Span, ...]
     """The same for loops on this side; kernels that follow tables do without."""
 
@@ -71,7 +69,7 @@ class Pass:
         blocks of `tables`."""
         positions: list[int] = []
         slots: list[int] = []
-        starts, spans = [0], []
+        spans: list[Span] = []
         for new, length, table in zip(tokens, lengths, tables, strict=True):
             begin = length - len(new)
             positions.extend(range(begin, length))
@@ -81,8 +79,8 @@ class Pass:
             )
             used = table[: -(-length // block_tokens)]
             is_run = used == list(range(used[0], used[0] + len(used)))
-            spans.append(Span(starts[-1], starts[-1] + len(new), length, used, is_run))
-            starts.append(starts[-1] + len(new))
+            first = spans[-1].end if spans else 0
+            spans.append(Span(first, first + len(new), length, used, is_run))
         widest = max(map(len, tables))
         padded = [[*table, *[0] * (widest - len(table))] for table in tables]
         ids = [token for new in tokens for token in new]
@@ -96,7 +94,6 @@ class Pass:
             slots_N=tensor(slots, torch.int64),
             tables_SM=tensor(padded, torch.int32),
             lengths_S=tensor(lengths, torch.int32),
-            starts_S=tensor(starts, torch.int32),
             spans=tuple(spans),
         )
 
@@ -108,11 +105,6 @@ class Pass:
             return False
         lengths = [span.length for span in self.spans]
         return max(lengths) * len(lengths) <= 2 * sum(lengths)
-
-    @property
-    def last_S(self) -> Tensor:
-        """The place of each sequence's last token among the N."""
-        return self.starts_S[1:] - 1
 
 
 class PagedCache:

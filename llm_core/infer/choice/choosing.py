@@ -35,6 +35,9 @@ class Choosers:
     """The parameters of all rows as tensors on the device; rebuilt when the rows change."""
 
     temperature_B1: Tensor
+    """0 for greedy rows, as `llm_core.kernels.decode.choose` expects."""
+    divisor_B1: Tensor
+    """The temperature, but 1 for greedy rows: they draw too, and their numbers stay finite."""
     top_k_B1: Tensor
     top_p_B1: Tensor
     min_p_B1: Tensor
@@ -61,7 +64,7 @@ class Choosers:
 
         drawing = [p for p in params if p.temperature > 0]
         return Choosers(
-            # Greedy rows draw and are not asked what; 1 keeps their numbers finite.
+            column([p.temperature for p in params], torch.float32)[:, None],
             column([p.temperature or 1.0 for p in params], torch.float32)[:, None],
             column([p.top_k for p in params], torch.int64)[:, None],
             column([p.top_p for p in params], torch.float64)[:, None],
@@ -138,13 +141,13 @@ def _kept_of(
     ids_BK, order_BK = ids_BK.sort(dim=-1)
     logit_BK = logit_BK.gather(1, order_BK)
     logit_BK, order_BK = logit_BK.sort(dim=-1, descending=True, stable=True)
-    weight_BK = ((logit_BK - best_B1) / choosers.temperature_B1).exp()
+    weight_BK = ((logit_BK - best_B1) / choosers.divisor_B1).exp()
     place_K = torch.arange(count)
     in_k_BK = (choosers.top_k_B1 == 0) | (place_K < choosers.top_k_B1)
     weight_BK = weight_BK * in_k_BK
     kept_BK = weight_BK > 0
     if choosers.any_top_p:
-        everything_BV = ((logits_BV - best_B1) / choosers.temperature_B1).exp()
+        everything_BV = ((logits_BV - best_B1) / choosers.divisor_B1).exp()
         all_B1 = everything_BV.sum(-1, keepdim=True, dtype=torch.float64)
         of_k_B1 = weight_BK.sum(-1, keepdim=True, dtype=torch.float64)
         wanted_B1 = choosers.top_p_B1 * torch.where(choosers.top_k_B1 > 0, of_k_B1, all_B1)
@@ -191,7 +194,7 @@ def kept_weights(logits_BV: Tensor, choosers: Choosers) -> Tensor:
     best_B1 = logits_BV.amax(-1, keepdim=True)
     # The maximum goes first, so that a small temperature sends the rest to zero and nothing to
     # infinity.
-    weight_BV = ((logits_BV - best_B1) / choosers.temperature_B1).exp()
+    weight_BV = ((logits_BV - best_B1) / choosers.divisor_B1).exp()
     if choosers.largest_k:
         weight_BV = _keep_k(weight_BV, logits_BV, choosers)
     if choosers.any_top_p:

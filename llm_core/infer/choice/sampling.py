@@ -55,8 +55,10 @@ class SamplingParams:
                 f"temperature ({self.temperature}) must be 0 or at least {MIN_TEMPERATURE}; 0 takes"
                 " the likeliest token"
             )
-        if self.top_k < 0:
-            raise ConfigError(f"top_k ({self.top_k}) must not be negative; 0 keeps all tokens")
+        if not 0 <= self.top_k < 2**63:
+            raise ConfigError(
+                f"top_k ({self.top_k}) must be a non-negative 63-bit number; 0 keeps all tokens"
+            )
         for name in ("top_p", "min_p"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be between 0 and 1")

@@ -1,8 +1,8 @@
-// Chooses the next token of every row, by the definitions of llm_core.infer.sampling: one block a
-// row, nothing sorted. Thresholds are found over unsigned integers whose order is that of the
-// logits: of top-k by counting some of their bits at a time, of top-p by halving. What top-k keeps
-// becomes a list, so it has at most MAX_LISTED. Weights are added as whole numbers, so that the
-// result does not depend on the order of threads.
+// Chooses the next token of every row, by the definitions of llm_core.infer.choice.sampling: one
+// block a row, nothing sorted. Thresholds are found over unsigned integers whose order is that of
+// the logits: of top-k by counting some of their bits at a time, of top-p by halving. What top-k
+// keeps becomes a list, so it has at most MAX_LISTED. Weights are added as whole numbers, so that
+// the result does not depend on the order of threads.
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
@@ -33,7 +33,7 @@ __device__ __forceinline__ u64 mix(u64 x) {
   return x ^ x >> 31;
 }
 
-// As llm_core.infer.streams.
+// As llm_core.infer.choice.streams.
 __device__ __forceinline__ double uniform(u64 seed, u64 choice, u64 step) {
   const u64 golden = 0x9E3779B97F4A7C15ull;
   u64 mixed = mix(seed + golden);

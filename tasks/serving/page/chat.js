@@ -36,11 +36,11 @@ async function loadModel() {
   at("system-field").hidden = !chats;
   at("max-tokens").max = model.max_model_len;
   if (!chats) {
-    at("empty-title").textContent = "Let your model write on";
-    at("empty-hint").textContent = "This model has no chat template. It continues each text that you send, and sees nothing before it.";
-    prompt.placeholder = "Begin a text";
+    at("empty-title").textContent = "Let your model continue a text";
+    at("empty-hint").textContent = "This model has no chat template. It continues each text on its own, without earlier messages.";
+    prompt.placeholder = "Write the beginning of a text";
   } else {
-    at("empty-hint").textContent = "What you write goes to this server only, and is not kept.";
+    at("empty-hint").textContent = "Your messages go to this server only and are not stored.";
   }
 }
 
@@ -174,7 +174,7 @@ async function answer(text) {
   item.classList.remove("waiting", "writing");
   running = null;
   const parts = [];
-  if (problem === "stopped" || finish === "length") parts.push(problem ?? "cut at the longest answer");
+  if (problem === "stopped" || finish === "length") parts.push(problem ?? "reached the answer limit");
   if (first !== null) parts.push(`first token ${ms(first - started)}`);
   if (tokens > 1 && last > first) parts.push(`${(((tokens - 1) * 1000) / (last - first)).toFixed(1)} tokens/s`);
   if (tokens !== null) parts.push(`${tokens} tokens`);

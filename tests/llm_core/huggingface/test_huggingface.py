@@ -116,7 +116,7 @@ def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -
             r"rope_parameters \(default\) and rope_scaling \(dynamic\) must not differ",
         ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor .* must be 1.0"),
-        ({"quantization_config": {"bits": 4}}, "before it was"),
+        ({"quantization_config": {"bits": 4}}, "give the original model"),
     ],
 )
 def test_what_is_not_computed_here_is_refused_in_one_line(

@@ -194,5 +194,5 @@ def test_rounded_weights_are_not_rounded_again_nor_trained(tmp_path: Path) -> No
     write(tmp_path / "int8", round_model(model, "int8"), tmp_path / "plain")
     with pytest.raises(ConfigError, match="are not rounded again to int4"):
         load_model(tmp_path / "int8", weights="int4")
-    with pytest.raises(ConfigError, match="give the model before it was"):
+    with pytest.raises(ConfigError, match="give the original model"):
         read_config(tmp_path / "int8")

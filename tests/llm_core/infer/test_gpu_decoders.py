@@ -80,3 +80,17 @@ def test_an_engine_writes_the_same_answers_in_bursts_of_any_size(num_requests: i
         found.append([request.answers[0] for request in requests])
     assert found[0] == found[1]
     assert all(len(answer) == 20 for answer in found[0])
+
+
+@pytest.mark.parametrize("num_requests", [1, 9])
+def test_greedy_answers_do_not_depend_on_the_seed(num_requests: int) -> None:
+    model = make_model(LLAMA)
+    found = []
+    for seed in (1, 2):
+        engine = Engine(model, EngineConfig(cache_tokens=4096), eos_ids=[])
+        params = SamplingParams(temperature=0.0, seed=seed)
+        requests = [engine.submit([5, 6, 7 + i], params, 40) for i in range(num_requests)]
+        while engine.busy:
+            engine.step()
+        found.append([request.answers[0] for request in requests])
+    assert found[0] == found[1]

@@ -266,6 +266,8 @@ def test_two_hundred_requests_with_cancellations_leak_nothing_and_answer_as_alon
         ({"n": 0}, "n \\(0\\) must be at least 1"),
         ({"logprobs": 62}, "logprobs \\(62\\) must be from 0 to 61"),
         ({"params": SamplingParams(logit_bias={61: 1.0})}, "logit_bias names token 61"),
+        ({"params": SamplingParams(stop_ids=(61,))}, "stop_ids names token 61"),
+        ({"params": SamplingParams(stop_ids=(-1,))}, "stop_ids names token -1"),
     ],
 )
 def test_impossible_requests_are_refused_and_leave_nothing(

@@ -130,6 +130,13 @@ def test_a_drawn_token_is_a_kept_one(
     assert drawn(torch.tensor([logits]), [params], step)[0] in kept(logits, params)
 
 
+def test_greedy_rows_keep_their_temperature_of_zero_and_are_divided_by_one() -> None:
+    """The kernel that chooses on a GPU knows a greedy row by its temperature."""
+    given = Choosers.of([GREEDY, SamplingParams(temperature=0.5)], [0, 0], "cpu")
+    assert given.temperature_B1.tolist() == [[0.0], [0.5]]
+    assert given.divisor_B1.tolist() == [[1.0], [0.5]]
+
+
 @given(logit_rows)
 def test_temperature_zero_is_the_first_of_the_highest(logits: list[float]) -> None:
     assert drawn(torch.tensor([logits]), [GREEDY]) == [logits.index(max(logits))]

@@ -80,7 +80,7 @@ def test_what_cannot_be_quantized_is_refused_in_one_line(run: Run, tmp_path: Pat
     for out, folder, line in (
         ("int8", run.train.path / "model", "exists already; name a new folder"),
         ("a/b", run.train.path / "model", "is not a folder; make it"),
-        ("new", tmp_path / "int8", "are quantized already; give the model before"),
+        ("new", tmp_path / "int8", "are already quantized; give the original model"),
         ("new", damaged, "has no config.json"),
     ):
         with pytest.raises(ConfigError, match=line) as found:

@@ -143,5 +143,5 @@ def test_what_a_template_refuses_is_said_in_one_line(
 
 
 def test_a_broken_template_is_refused_when_the_server_starts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not Jinja"):
+    with pytest.raises(ConfigError, match="is not valid Jinja"):
         loaded(publish_tokenizer("gpt2", tmp_path), "{% for %}")

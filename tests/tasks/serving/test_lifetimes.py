@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from llm_core.infer.bursts import Bursts
 from llm_core.infer.engine import Engine
 from llm_core.infer.requests import NewToken
 from tasks.runtime.code import ROOT
@@ -121,6 +122,31 @@ def test_a_full_queue_answers_429_and_when_to_come_again(
         assert error.value.code == 429 and int(error.value.headers["Retry-After"]) >= 1
         assert json.loads(error.value.read())["error"]["type"] == "rate_limit_error"
     until(lambda: server.service.worker._num_open == 0, "all clients are gone")
+
+
+def test_a_stop_string_within_a_burst_ends_its_answer_once(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = server.service.worker._engine
+    monkeypatch.setattr(engine, "burst_tokens", 8)
+    bursts = Bursts(engine.model, engine.cache, engine.num_blocks, 8)
+    monkeypatch.setattr(engine, "bursts", bursts)
+    body = ENDLESS | {"max_tokens": 40, "min_tokens": 0, "n": 2, "seed": 1}
+
+    def reply(**more: Any) -> bytes:
+        content = json.dumps(body | more).encode()
+        request = urllib.request.Request(f"{server.url}/v1/completions", content)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.read()  # type: ignore[no-any-return]
+
+    text = json.loads(reply())["choices"][0]["text"]
+    lines = reply(stop=text[2:4], stream=True).decode().splitlines()
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    choices = [choice for event in events for choice in event["choices"]]
+    ended = sorted(choice["index"] for choice in choices if choice["finish_reason"])
+    assert ended == [0, 1]
+    first = [choice["text"] for choice in choices if choice["index"] == 0]
+    assert "".join(first) == text[: text.index(text[2:4])]
 
 
 def test_an_engine_that_fails_is_said_and_answers_no_more(
