@@ -7,6 +7,8 @@ names, and a request with an origin must come from the server's own page.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
@@ -18,6 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tasks.serving.failures import ApiError
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
+DISCARDED_BYTES, DISCARD_S = 1 << 20, 2.0
+"""Of a body that is too long, how much is read before the refusal, and for how long."""
 GUARDED = ("/v1/", "/metrics")
 """What needs the key: all but the page and the health check, which tell nothing."""
 
@@ -51,6 +55,8 @@ class Guards:
         try:
             self._check(Headers(scope=scope), scope["path"])
         except ApiError as error:
+            if error.status == 413:
+                await _discard(receive)
             reply = JSONResponse(error.body, error.status, error.headers)
             await reply(scope, receive, counted)
             return
@@ -93,6 +99,8 @@ class Guards:
             message = await receive()
             num_bytes += len(message.get("body", b""))
             if num_bytes > self._max_body_bytes:
+                if message.get("more_body"):
+                    await _discard(receive)
                 raise self._too_large()
             return message
 
@@ -102,6 +110,18 @@ class Guards:
         return ApiError(
             413, f"the body has more than {self._max_body_bytes} bytes; send a shorter one"
         )
+
+
+async def _discard(receive: Receive) -> None:
+    """Read on for a moment: a client that is cut off while it sends does not see the answer."""
+    num_bytes = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_S):
+            while num_bytes < DISCARDED_BYTES:
+                message = await receive()
+                num_bytes += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
 
 
 def _hostname(address: str) -> str | None:

@@ -51,4 +51,4 @@ def test_serve_says_what_it_cannot_listen_on_or_read(
     result = run_cli("serve", f"folder={folder}", "serve.host=0.0.0.0", "--api-key-file", str(key))
     assert result["code"] == 2 and "it's a key) must hold one word" in result["err"]
     result = run_cli("serve", f"folder={folder}", "serve.host=0.0.0.0")
-    assert result["code"] == 2 and "needs a key" in result["err"]
+    assert result["code"] == 2 and "requires a key" in result["err"]

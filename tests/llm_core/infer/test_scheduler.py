@@ -54,7 +54,9 @@ def finish(scheduler: Scheduler, memory: Memory, choose: random.Random) -> list[
     """All sequences to their ends, which come within a bounded number of passes."""
     ended: list[Running] = []
     while scheduler.running or scheduler.waiting:
-        oldest = min([*scheduler.running, *scheduler.waiting], key=lambda each: each.number)
+        # A fork runs beside its original, also before an earlier arrival that waits for blocks.
+        ahead = scheduler.running or scheduler.waiting
+        oldest = min(ahead, key=lambda each: each.number)
         left = oldest.max_tokens - len(oldest.tokens) + oldest.num_left
         step(scheduler, memory, choose, ended)
         done = oldest in ended
