@@ -69,6 +69,7 @@ def as_written_but_small(command: str, places: list[str]) -> str:
         "plan",
         "generate",
         "export-shards",
+        "quantize",
         "submit",
     }:
         words = ["parallel.num_processes=2" if "num_processes=" in w else w for w in words]
