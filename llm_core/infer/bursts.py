@@ -18,13 +18,10 @@ from llm_core.infer.cache.paged import PagedCache
 from llm_core.infer.choice.choosing import Choosers, choose
 from llm_core.infer.choice.sampling import GREEDY
 from llm_core.infer.decoders import Decoder, DecodeRows, make_decoder, one_pass_kernels
+from llm_core.kernels.decode.choose import ChooseTokens
 from llm_core.model.transformer import Transformer
 
 # B rows · M blocks of a row at most
-
-
-MAX_TOP_K = 2048
-"""Of rows of a burst (`llm_core.kernels.decode.choose`)."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +79,6 @@ class _Batch:
         self.decoder: Decoder = make_decoder(bursts.model, bursts.cache, self.rows)
         self._graph: torch.cuda.CUDAGraph | None = None
         if self.device.type == "cuda":
-            from llm_core.kernels.decode.choose import ChooseTokens
-
             self._kernel = ChooseTokens(self.device)
             with one_pass_kernels(bursts.model):
                 self._graph = self._capture()

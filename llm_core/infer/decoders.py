@@ -11,20 +11,18 @@ import contextlib
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from llm_core.infer.cache.attention import attend_ragged
 from llm_core.infer.cache.paged import PagedCache
+from llm_core.kernels.decode.step import MAX_ROWS, DecodeStep, Shape, why_not
 from llm_core.model.config import ModelConfig
 from llm_core.model.operations import apply_kernels
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import SwiGLU, Transformer
-
-if TYPE_CHECKING:
-    from llm_core.kernels.decode.step import Shape
 
 # B rows · M blocks of a row at most · H query heads · G key/value heads · D width of a head
 # V vocabulary
@@ -60,7 +58,7 @@ class Decoder(Protocol):
 def one_pass_kernels(model: Transformer) -> Iterator[None]:
     """On a GPU, kernels of one pass over memory between the products of the model, for as long as a
     graph of it is captured: run one by one, torch's own start sooner."""
-    if importlib.util.find_spec("triton") is None:
+    if not _has_triton():
         yield
         return
     blocks = model.own_blocks
@@ -76,6 +74,11 @@ def one_pass_kernels(model: Transformer) -> Iterator[None]:
                 block.ffn.gated = own_gated
 
 
+def _has_triton() -> bool:
+    """Not every build of torch for CUDA comes with it."""
+    return importlib.util.find_spec("triton") is not None
+
+
 def make_decoder(model: Transformer, cache: PagedCache, rows: DecodeRows) -> Decoder:
     """The fastest decoder that can serve this model and so many rows."""
     if is_fusable(model, cache, len(rows.ids_B)):
@@ -87,8 +90,6 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
     device = model.norm.weight.device
     if device.type != "cuda" or cache.keys.scales is not None:
         return False
-    from llm_core.kernels.decode.step import MAX_ROWS, why_not
-
     config = model.config
     if config.family == "gpt2" or config.out_bias or config.ffn_bias or config.window:
         return False
@@ -102,8 +103,6 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
 
 
 def _shape(config: ModelConfig) -> Shape:
-    from llm_core.kernels.decode.step import Shape
-
     return Shape(
         config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim, config.dim,
         config.ffn_dim, config.ffn_block, config.vocab_size, config.norm_eps,
@@ -112,8 +111,6 @@ def _shape(config: ModelConfig) -> Shape:
 
 class FusedDecoder:
     def __init__(self, model: Transformer, cache: PagedCache, rows: DecodeRows) -> None:
-        from llm_core.kernels.decode.step import DecodeStep
-
         layers = []
         for block in model.own_blocks:
             attention = block.attention
@@ -177,7 +174,7 @@ class _View:
         self._kernel = None
         # The kernel's tiles are powers of two, and products of tensor cores at least 16 wide.
         fits = config.head_dim >= 16 and config.head_dim & (config.head_dim - 1) == 0
-        if rows.ids_B.is_cuda and cache.keys.scales is None and fits:
+        if rows.ids_B.is_cuda and cache.keys.scales is None and fits and _has_triton():
             from llm_core.kernels.paged_attention import PagedAttention
 
             self._kernel = PagedAttention(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from llm_core.infer.bursts import MAX_TOP_K, Bursts, Start
+from llm_core.infer.bursts import Bursts, Start
 from llm_core.infer.cache.blocks import BlockPool
 from llm_core.infer.cache.paged import PagedCache, Pass
 from llm_core.infer.cache.rows import place_of
@@ -31,6 +31,7 @@ from llm_core.infer.config import EngineConfig
 from llm_core.infer.cpu_products import speed_up
 from llm_core.infer.requests import Allowed, Finish, NewToken, Request
 from llm_core.infer.scheduler import Piece, Plan, Running, Scheduler
+from llm_core.kernels.decode.choose import MAX_TOP_K
 from llm_core.model.transformer import Transformer
 
 # N tokens of a pass · B rows that get a token · V vocabulary · D width of the model
@@ -201,9 +202,8 @@ class Engine:
     def _burst(self, plan: Plan, count: int) -> list[NewToken]:
         choices = [self._choices[piece.sequence] for piece in plan.pieces]
         starts = [
-            Start(choice.answer[-1], each.num_computed, each.blocks, len(choice.answer))
-            for choice in choices
-            for each in (choice.sequence,)
+            Start(c.answer[-1], c.sequence.num_computed, c.sequence.blocks, len(c.answer))
+            for c in choices
         ]
         ids = self.bursts.run(starts, self._choosers_of(choices), count)
         told: list[list[NewToken]] = [[] for _ in range(count)]

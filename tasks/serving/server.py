@@ -37,6 +37,7 @@ from tasks.serving.worker import Worker
 from tasks.tokenizer.encoder import load_tokenizer
 
 ANY_ADDRESS = ("0.0.0.0", "::")
+BURST_TOKENS = 4
 CACHED_PROMPTS = 4
 """Requests of the model's full length that the cache holds where it is not set."""
 
@@ -76,6 +77,8 @@ def load_service(
         max_running=config.max_running,
         cache=config.cache,
         prefix_cache=config.prefix_cache,
+        # Who comes, goes or streams waits for the end of a burst.
+        burst_tokens=BURST_TOKENS if device.type == "cuda" else 1,
     )
     ends = eos_ids(folder, model, tokenizer)
     engine = Engine(model, settings, ends)

@@ -10,6 +10,16 @@ __device__ __forceinline__ void unpack(uint4 v, float* x) {
   }
 }
 
+// Of two heads whose numbers lie over LANES lanes, 8 each.
+__device__ __forceinline__ float product_of_heads(const float* q, const float* k) {
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < 8; i++) sum += q[i] * k[i];
+#pragma unroll
+  for (int i = LANES / 2; i; i >>= 1) sum += __shfl_xor_sync(~0u, sum, i);
+  return sum;
+}
+
 // 8 numbers of a head: norm where the model has one, then the rotation of halves, rounded.
 __device__ __forceinline__ void turn_head(float* x, const u16* gain, const float* cosine,
                                           const float* sine, int sub) {
@@ -101,11 +111,7 @@ __device__ __forceinline__ void attend(const Layer& layer, const Model& model, c
     }
 #pragma unroll
     for (int h = 0; h < HG; h++) {
-      float score = 0.f;
-#pragma unroll
-      for (int i = 0; i < 8; i++) score += q[h][i] * k[i];
-#pragma unroll
-      for (int i = LANES / 2; i; i >>= 1) score += __shfl_xor_sync(~0u, score, i);
+      float score = product_of_heads(q[h], k);
       if (mine == 0) {
         most[h] = score;
         total[h] = 1.f;
@@ -123,11 +129,7 @@ __device__ __forceinline__ void attend(const Layer& layer, const Model& model, c
       bool is_there = t0 + a * ROUND < end;
 #pragma unroll
       for (int h = 0; h < HG; h++) {
-        float score = 0.f;
-#pragma unroll
-        for (int i = 0; i < 8; i++) score += q[h][i] * k[i];
-#pragma unroll
-        for (int i = LANES / 2; i; i >>= 1) score += __shfl_xor_sync(~0u, score, i);
+        float score = product_of_heads(q[h], k);
         score = is_there ? score : 2.f * NOTHING;
         float now = fmaxf(most[h], score), keep = exp2f(most[h] - now), weight = exp2f(score - now);
         most[h] = now;

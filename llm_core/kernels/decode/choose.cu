@@ -7,8 +7,6 @@
 typedef unsigned long long u64;
 typedef unsigned int u32;
 
-#define THREADS 1024
-#define MAX_LISTED 2048
 #define ONE 17592186044416.0  // 2^44: the weight of the likeliest token
 
 struct Row {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from llm_core.kernels.decode.step import FOLDER, compile_kernel
+from llm_core.kernels.decode.step import compile_kernel, source
 
 # B rows · V vocabulary · K tokens told at most
 
 THREADS = 1024
+MAX_TOP_K = 2048
+"""What the kernel has room to list; more than the vocabulary keeps all."""
 
 
 class ChooseTokens:
@@ -18,7 +20,7 @@ class ChooseTokens:
     num_told."""
 
     def __init__(self, device: torch.device) -> None:
-        text = (FOLDER / "choose.cu").read_text("utf-8")
+        text = source(["choose"], {"THREADS": THREADS, "MAX_LISTED": MAX_TOP_K})
         self.kernel = compile_kernel(text, "choose_tokens", device)
 
     def __call__(

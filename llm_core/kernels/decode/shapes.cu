@@ -1,20 +1,17 @@
 // Names and shapes of the decode step. `step.py` puts the numbers of a model before this text:
 // LAYERS, H query heads, G key/value heads, D head dimension, DIM, FFN, FFN_BLOCK, VOCAB; B rows
 // (sequences), SPLITS blocks that share a head, TABLE and BLOCK_TOKENS of the cache, STAGES places
-// of the ring, AHEAD tokens that attention asks for at once, EPSILON, SCALE_LOG2, bytes of memory.
+// of the ring, AHEAD tokens that attention asks for at once, EPSILON, SCALE_LOG2, bytes of memory;
+// and its own: THREADS, WARPS that multiply, PRODUCERS that copy, SUMS places for sums of chunks.
 //
-// A tile is 16 rows of a weight, a chunk 512 of its columns, which is one place of the ring.
+// A tile is 16 rows of a weight, a chunk CHUNK of its columns, which is one place of the ring.
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
 typedef unsigned short u16;
 
 #define HG (H / G)
-#define WARPS 8
 #define CONSUMERS (WARPS * 32)
-#define CHUNK 512
-#define PRODUCERS 2
-#define SUMS 16                     // places for sums of chunks
 #define ROW_BYTES (CHUNK * 2 + 16)  // 16 more: rows begin in different banks
 #define STAGE_BYTES (16 * ROW_BYTES)
 #define LANES (D / 8)  // lanes of one token's head in attention, 8 numbers each

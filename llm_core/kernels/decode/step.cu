@@ -5,7 +5,7 @@
 // activations, so memory works on while the others wait for the results of other blocks, which they
 // learn of by counters in memory. Every block has the same share of every product.
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     decode_step(const Layer* layers, const Model* model_at, const State* state_at) {
   extern __shared__ __align__(128) char memory[];
   const Model model = *model_at;

@@ -11,8 +11,9 @@ asked for. Rows are few because activations of all of them lie in shared memory.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,7 @@ from torch import Tensor
 FOLDER = Path(__file__).parent
 PARTS = ("shapes", "messages", "products", "attention", "step")
 
-WARPS, SUMS, CHUNK, THREADS = 8, 16, 512, 384
-"""As in the kernel."""
+WARPS, SUMS, CHUNK, PRODUCERS, THREADS = 8, 16, 512, 2, 384
 BARRIER_BYTES = 1024
 PLACE_BYTES = 16 * (2 * CHUNK + 16)
 MAX_SPLITS = 32
@@ -82,8 +82,8 @@ def num_places(shape: Shape, rows: int, device: torch.device) -> int:
     limit = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
     places = (limit - BARRIER_BYTES - _scratch_bytes(shape, rows)[1]) // PLACE_BYTES
     most = (BARRIER_BYTES // 8 - 2 * SUMS) // 2
-    # Two warps fill in turns.
-    return min(places, most) // 2 * 2
+    # The warps that copy take turns.
+    return min(places, most) // PRODUCERS * PRODUCERS
 
 
 def _scratch_bytes(shape: Shape, rows: int) -> tuple[int, int]:
@@ -146,11 +146,16 @@ class DecodeStep:
             "X_BYTES": activations,
             "SCRATCH_BYTES": scratch,
             "AHEAD": 3,
+            "WARPS": WARPS,
+            "SUMS": SUMS,
+            "CHUNK": CHUNK,
+            "PRODUCERS": PRODUCERS,
+            "THREADS": THREADS,
             "EPSILON": f"{shape.norm_eps}f",
             "SCALE_LOG2": f"{shape.head_dim**-0.5 * math.log2(math.e)}f",
         }
         self.shared_bytes = BARRIER_BYTES + scratch + places * PLACE_BYTES
-        self.kernel = compile_kernel(source(numbers), "decode_step", device)
+        self.kernel = compile_kernel(source(PARTS, numbers), "decode_step", device)
         self.kernel.set_shared_memory_config(self.shared_bytes)
 
         def activation(width: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -202,13 +207,15 @@ def _addresses(tensors: Sequence[Any], device: torch.device) -> Tensor:
     return torch.tensor([address(entry) for entry in tensors], dtype=torch.int64, device=device)
 
 
-def source(numbers: dict[str, int | str]) -> str:
-    """The text of the kernel for these numbers."""
+def source(parts: Sequence[str], numbers: Mapping[str, int | str]) -> str:
+    """The text of a kernel for these numbers."""
     defined = "".join(f"#define {name} {value}\n" for name, value in numbers.items())
-    return defined + "\n".join((FOLDER / f"{part}.cu").read_text("utf-8") for part in PARTS)
+    return defined + "\n".join((FOLDER / f"{part}.cu").read_text("utf-8") for part in parts)
 
 
+@functools.cache
 def compile_kernel(text: str, name: str, device: torch.device) -> Any:
+    """The kernel `name` of a text, compiled once a process."""
     major, minor = torch.cuda.get_device_capability(device)
     # Features of one architecture, such as the exchange of registers, are those of its "a" form.
     capability = f"{major}{minor}{'a' if major >= 9 else ''}"
