@@ -11,6 +11,7 @@ do not depend on how many documents there are.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,13 +80,21 @@ def _compare_numbers(new: np.ndarray, before: np.ndarray) -> dict[str, Any]:
 
         found = ks_2samp(new, before, method="asymp")
         statistic, p = float(found.statistic), float(found.pvalue)
+    sides = _quantiles(new), _quantiles(before)
+    return _found("Kolmogorov-Smirnov", statistic, p, statistic, sides)
+
+
+def _found(
+    test: str, statistic: float, p: float, effect: float, sides: tuple[Any, Any]
+) -> dict[str, Any]:
+    new, before = sides
     return {
-        "test": "Kolmogorov-Smirnov",
+        "test": test,
         "statistic": statistic,
         "p": p,
-        "effect": statistic,
-        "new": _quantiles(new),
-        "before": _quantiles(before),
+        "effect": effect,
+        "new": new,
+        "before": before,
     }
 
 
@@ -101,7 +110,8 @@ def _compare_labels(new: Counter[str], before: Counter[str]) -> dict[str, Any]:
     total = new + before
     statistic, p, effect = 0.0, 1.0, 0.0
     if num_new and num_before:
-        effect = 0.5 * sum(abs(new[k] / num_new - before[k] / num_before) for k in total)
+        apart = (abs(new[k] / num_new - before[k] / num_before) for k in total)
+        effect = min(1.0, 0.5 * math.fsum(apart))  # shares are rounded
         smaller = min(num_new, num_before) / (num_new + num_before)
         kept = [k for k, n in total.items() if n * smaller >= LEAST_EXPECTED]
         counts = [[side[k] for k in kept] for side in (new, before)]
@@ -113,14 +123,7 @@ def _compare_labels(new: Counter[str], before: Counter[str]) -> dict[str, Any]:
 
             found = chi2_contingency(np.array(counts), correction=False)
             statistic, p = float(found.statistic), float(found.pvalue)
-    return {
-        "test": "chi-square",
-        "statistic": statistic,
-        "p": p,
-        "effect": effect,
-        "new": _shares(new),
-        "before": _shares(before),
-    }
+    return _found("chi-square", statistic, p, effect, (_shares(new), _shares(before)))
 
 
 def _shares(counts: Counter[str]) -> dict[str, float]:

@@ -107,6 +107,11 @@ def test_the_effect_of_labels_is_the_share_that_would_have_to_change(
         assert math.isclose(row["effect"], 1 - shared, abs_tol=1e-9)
 
 
+def test_disjoint_labels_have_an_effect_of_one_and_no_more() -> None:
+    (row,) = compare_distributions({"x": ["d"]}, {"x": list("aaaaaacebb")}, CONFIG)
+    assert row["effect"] == 1.0
+
+
 def test_holm_adjusts_over_all_tests_and_p_values_without_numbers_are_one() -> None:
     rng = np.random.default_rng(3)
     one = {"x": rng.normal(0, 1, 60)}, {"x": rng.normal(0.6, 1, 60)}
