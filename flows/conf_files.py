@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tasks.runtime.code import ROOT
 
+PLACES = ("store", "state")
+"""Settings that say where a run is kept, and not what it does."""
 CONF_DIR = ROOT / "conf"
 
 

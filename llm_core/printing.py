@@ -40,6 +40,11 @@ def one_line(value: object) -> str:
     return " ".join(str(value).split())
 
 
+def shortened(text: str, max_chars: int) -> str:
+    """`text`, or its beginning and an ellipsis where it is longer than `max_chars`."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
+
+
 def publishable(value: object) -> str:
     """Printable text without secrets, for logs, errors, Prefect and MLflow."""
     return printable(mask_secrets(str(value)))

@@ -21,7 +21,7 @@ from flows.records import RunRecord, read_records
 from flows.tracking.described import name_of_run
 from flows.tracking.headline import OBJECTIVE, headline
 from llm_core.config import ConfigError, local_path, nearest
-from llm_core.printing import printable_line, show
+from llm_core.printing import printable_line, shortened, show
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.store import Store
 
@@ -113,7 +113,7 @@ def describe(found: Mapping[str, Any]) -> str:
     runs = found["runs"]
     pieces = [
         "\n".join(
-            _cut(f"{letter:<3}{run['run_id']}  {run['name']}", COLUMNS)
+            shortened(f"{letter:<3}{run['run_id']}  {run['name']}", COLUMNS)
             for letter, run in runs.items()
         )
     ]
@@ -124,8 +124,8 @@ def describe(found: Mapping[str, Any]) -> str:
         name_chars = min(longest, COLUMNS // 2)
         value_chars = (COLUMNS - name_chars - 2 * len(shown)) // len(shown)
         rows = [
-            [_cut(row[0], name_chars, from_left=True)]
-            + [_cut(value, value_chars) for value in row[1 + first :][: len(shown)]]
+            [_ending(row[0], name_chars)]
+            + [shortened(value, value_chars) for value in row[1 + first :][: len(shown)]]
             for row in settings[:MAX_SETTINGS]
         ]
         if rows:
@@ -208,7 +208,6 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _cut(text: str, limit: int, from_left: bool = False) -> str:
-    if len(text) <= limit:
-        return text
-    return f"…{text[1 - limit :]}" if from_left else f"{text[: limit - 1]}…"
+def _ending(text: str, max_chars: int) -> str:
+    """The end of a long name, where names differ."""
+    return text if len(text) <= max_chars else f"…{text[1 - max_chars :]}"

@@ -16,17 +16,20 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.conf_files import PLACES
 from flows.console import warn
 from flows.notifications.config import without_notify
 from flows.services.processes import may_be_alive, own_identity
 from llm_core.durable import write_durably
 from llm_core.json_files import UnreadableJson, read_json
+from llm_core.printing import shortened
 from llm_core.secrets import mask_secrets
 from tasks.runtime.store import now
 
 if TYPE_CHECKING:
     from flows.run_config import RunConfig
 
+MAX_NAME_CHARS = 120
 SAVE_EVERY_S = 2.0
 """How often the file is written while parts finish."""
 
@@ -157,9 +160,6 @@ def run_name(flow: str, overrides: Sequence[str]) -> str:
     """What a run is called in lists: its flow and overrides, without places, secrets and whom it
     tells."""
     kept = without_notify(overrides)
-    said = [o for o in kept if o.lstrip("+").partition("=")[0] not in ("store", "state")]
+    said = [o for o in kept if o.lstrip("+").partition("=")[0] not in PLACES]
     words = " ".join([flow, *map(mask_secrets, said)])
-    return words if len(words) <= MAX_NAME_CHARS else words[: MAX_NAME_CHARS - 1] + "…"
-
-
-MAX_NAME_CHARS = 120
+    return shortened(words, MAX_NAME_CHARS)

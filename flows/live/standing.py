@@ -20,6 +20,7 @@ from flows.run_config import RunConfig
 from flows.services.local import server_url
 from flows.services.prefect_api import PrefectApi, Refused, Unreachable, is_ours
 from flows.services.registry import Registry
+from llm_core.printing import shortened
 from llm_core.secrets import mask_secrets
 from tasks.runtime.store import Store
 
@@ -88,17 +89,31 @@ def describe_standing(standing: dict[str, Any]) -> str:
     """Tables and lines for a terminal."""
     blocks = []
     rows = [
-        ("live", _short(run["name"]), run["stage"] or "planning", run["progress"] or run["for"])
+        (
+            "live",
+            shortened(run["name"], MAX_SHOWN_CHARS),
+            run["stage"] or "planning",
+            run["progress"] or run["for"],
+        )
         for run in standing["live"]
     ]
     rows += [
-        ("queued", _short(run["name"]), run["state"], run["since"]) for run in standing["queued"]
+        ("queued", shortened(run["name"], MAX_SHOWN_CHARS), run["state"], run["since"])
+        for run in standing["queued"]
     ]
     rows += [
-        ("dead", _short(run["name"]), run["stage"] or "", _minute(run["started_at"]))
+        (
+            "dead",
+            shortened(run["name"], MAX_SHOWN_CHARS),
+            run["stage"] or "",
+            _minute(run["started_at"]),
+        )
         for run in standing["dead"]
     ]
-    rows += [("next", _short(run["name"]), "", run["at"]) for run in standing["scheduled"]]
+    rows += [
+        ("next", shortened(run["name"], MAX_SHOWN_CHARS), "", run["at"])
+        for run in standing["scheduled"]
+    ]
     if rows:
         columns = ("", "run", "stage", "progress or time (UTC)")
         blocks.append(table(columns, rows, whole=columns[-1:]))
@@ -187,10 +202,6 @@ def _waiting(api: PrefectApi) -> tuple[list[dict[str, Any]], list[dict[str, Any]
         else:
             queued.append(named | {"state": run["state_name"], "since": _minute(at)})
     return queued, list(scheduled.values())
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= MAX_SHOWN_CHARS else name[: MAX_SHOWN_CHARS - 1] + "…"
 
 
 def _minute(instant: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_core.printing import one_line
+from llm_core.printing import one_line, shortened
 from llm_core.secrets import mask_secrets
 
 MOST_CHARS = 300
@@ -38,7 +38,7 @@ class Notice:
     def line(self) -> str:
         run = f" {self.run_id}" if self.run_id else ""
         line = f"textmill {self.flow}{run} {HAPPENED[self.event]}: {clean(self.cause)}"
-        return line if len(line) <= MOST_CHARS else line[: MOST_CHARS - 1] + "…"
+        return shortened(line, MOST_CHARS)
 
     def to_json(self) -> dict[str, Any]:
         """`text` for whoever shows one line, and its pieces."""

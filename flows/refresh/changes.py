@@ -50,7 +50,7 @@ def changes_of(
 
     A damaged artifact costs the comparison and not the run: it is one warning.
     """
-    from tasks.analysis.changes import COMPARED, compare_runs
+    from tasks.analysis.changes import COMPARED, compare_nights
     from tasks.report.changes_page import changes_page, describe_changes
 
     if record.series is None or not set(COMPARED) <= set(artifacts):
@@ -68,7 +68,7 @@ def changes_of(
         write_json(file, said)
         return Changes(f"nothing new since run {earlier.run_id}", said, file)
     try:
-        compared = compare_runs(artifacts, before, config.drift)
+        compared = compare_nights(artifacts, before, config.drift)
     except ArtifactMismatch as error:
         warn(f"what changed since run {earlier.run_id} is not known: {error}")
         return None

@@ -32,7 +32,7 @@ NOT_MEASURES = ("id", "verdict", "drops", "kept", "masks", "cuts", "bucket")
 Artifacts = Mapping[str, Artifact]
 
 
-def compare_runs(now: Artifacts, before: Artifacts, config: DriftConfig) -> dict[str, Any]:
+def compare_nights(now: Artifacts, before: Artifacts, config: DriftConfig) -> dict[str, Any]:
     """What is different now, as JSON-able values. Deterministic for equal artifacts."""
     added, gone, _ = _changed(now["documents"], before["documents"], "part-*.parquet")
     amounts = {name: _now_and_before(name, now, before) for name in _AMOUNTS}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, fields
+from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError, check_bounds
-
-if TYPE_CHECKING:
-    from llm_core.infer.choice.sampling import SamplingParams
+from llm_core.infer.choice.sampling import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -89,28 +87,13 @@ class GenerateConfig:
     one."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, max_new_tokens=(0, None), min_new_tokens=(0, None))
-        check_bounds(self, temperature=(0, None), top_k=(0, None), top_p=(0, 1), min_p=(0, 1))
-        check_bounds(self, seed=(0, None))
-        if not self.repetition_penalty > 0:
-            raise ConfigError(
-                f"repetition_penalty ({self.repetition_penalty}) must be positive; 1 changes"
-                " nothing"
-            )
+        check_bounds(self, max_new_tokens=(0, None))
+        self.sampling()  # which checks the rest
 
     def sampling(self) -> SamplingParams:
-        from llm_core.infer.choice.sampling import SamplingParams
-
+        own = {f.name for f in fields(self)}
         return SamplingParams(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            min_new_tokens=self.min_new_tokens,
-            seed=self.seed,
+            **{f.name: getattr(self, f.name) for f in fields(SamplingParams) if f.name in own}
         )
 
 

@@ -43,7 +43,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     """Subtracted from the logit of a token as often as the answer holds it."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Added to the logits of these token ids; -100 or less forbids, 100 or more forces."""
+    """Added to the logits of these token ids; -100 all but forbids one, 100 all but forces it."""
     min_new_tokens: int = 0
     """No stop id is chosen before so many tokens."""
     stop_ids: tuple[int, ...] = ()
