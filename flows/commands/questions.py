@@ -26,7 +26,7 @@ from flows.commands.answers import (
 )
 from flows.commands.command import command
 from flows.compose import RunConfig, compose
-from flows.conf_files import choices
+from flows.conf_files import PLACES, choices
 from flows.records import RunRecord, read_records
 from llm_core.config import ConfigError
 from llm_core.printing import show
@@ -189,7 +189,7 @@ def _withdrawn_by(asked: str, question: Question) -> dict[str, Any]:
 
 
 def _places(question: Question) -> list[str]:
-    return [o for o in question.overrides if o.split("=")[0] in ("store", "state")]
+    return [o for o in question.overrides if o.partition("=")[0] in PLACES]
 
 
 def _parse(arguments: Sequence[str], ids: bool = False) -> Question:

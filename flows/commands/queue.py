@@ -15,6 +15,7 @@ import click
 from flows.commands.command import command
 from flows.commands.table import FLOWS, FlowEntry
 from flows.compose import RunConfig, compose, parse_override
+from flows.conf_files import PLACES
 from flows.console import say, table
 from flows.live.announced import run_name
 from flows.run import decide
@@ -80,17 +81,20 @@ def schedule(words: Sequence[str], cron: str | None, off: bool, name: str) -> in
     entry, overrides = _flow_and_overrides("schedule", words)
     # A schedule can be stopped whatever has become of its input.
     config = compose(overrides) if off else _checked(entry, overrides)
-    overrides = _with_places(overrides, config)
     api, deployment = _deployment(config, entry)
     place = f"/deployments/{deployment['id']}/schedules"
     known = next((one for one in deployment["schedules"] if one.get("slug") == name), None)
+    # A new time, or turning it on again, leaves the overrides of a schedule as they are.
+    kept = ((known or {}).get("parameters") or {}).get("overrides", [])
+    given = [word for word in overrides if word.partition("=")[0] not in PLACES]
+    overrides = kept if kept and not given else _with_places(overrides, config)
     if off:
         if known is None:
             slugs = [str(one.get("slug")) for one in deployment["schedules"]]
             raise ConfigError(f"{name} is not a schedule of {entry.flow}; {nearest(name, slugs)}")
         # Prefect forgets parameters that a change of something else does not name.
-        kept = {"active": False, "parameters": known.get("parameters") or {}}
-        _asked(api, "PATCH", f"{place}/{known['id']}", kept)
+        stopped = {"active": False, "parameters": known.get("parameters") or {}}
+        _asked(api, "PATCH", f"{place}/{known['id']}", stopped)
         say(f"{entry.flow}/{deployment['name']} {name}: off")
         return 0
     when = {"cron": cron or (known or {}).get("schedule", {}).get("cron") or "0 3 * * *"}
