@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.compose import RunConfig
@@ -39,12 +40,15 @@ class Watch:
         self._config, self._flow = config, flow
         self.run: Run | None = None
 
-    def tell(self, event: str, cause: str) -> None:
-        """Deliver a notice, where that event is to be told."""
+    def tell(self, event: str, cause: str) -> bool:
+        """Deliver a notice, where that event is to be told; whether somebody has it, or nobody
+        wants it."""
         notify = self._config.notify
-        if event in notify.on and notify.channels:
-            run_id = self.run.record.run_id if self.run else None
-            deliver(Notice(event, self._flow, cause, run_id, self._links()), notify)
+        if event not in notify.on or not notify.channels:
+            return True
+        run_id = self.run.record.run_id if self.run else None
+        failed = deliver(Notice(event, self._flow, cause, run_id, self._links()), notify)
+        return len(failed) < len(notify.channels)
 
     def _links(self) -> dict[str, str]:
         run = self.run
@@ -114,14 +118,16 @@ def _tell_of_deaths(watch: Watch, config: RunConfig) -> None:
         for record in read_records(store)
         if record.series == recorded_series(config) and _has_died(record)
     ]
-    untold = [record for record in dead if _is_first_to_tell(store, record)]
+    untold = [record for record in dead if _begin_to_tell(store, record)]
     if not untold:
         return
     newest = untold[0]
     reason = newest.error or "killed, out of memory, or a power cut"
     cause = f"the process of run {newest.run_id} ended unexpectedly ({reason})"
     others = f"; so did {plural(len(untold) - 1, 'earlier run')}" if untold[1:] else ""
-    watch.tell("died", f"{cause}{others}")
+    if not watch.tell("died", f"{cause}{others}"):
+        for record in untold:  # the next run tries again
+            _told_file(store, record).unlink(missing_ok=True)
 
 
 def _has_died(record: RunRecord) -> bool:
@@ -131,9 +137,13 @@ def _has_died(record: RunRecord) -> bool:
     return record.outcome == "died" or (record.outcome == "running" and not record.is_alive())
 
 
-def _is_first_to_tell(store: Store, record: RunRecord) -> bool:
-    """Whether nobody has told of this run before."""
-    told = runs_dir(store) / "told" / record.run_id
+def _told_file(store: Store, record: RunRecord) -> Path:
+    return runs_dir(store) / "told" / record.run_id
+
+
+def _begin_to_tell(store: Store, record: RunRecord) -> bool:
+    """Whether nobody tells or has told of this run; then this process does."""
+    told = _told_file(store, record)
     told.parent.mkdir(parents=True, exist_ok=True)
     try:
         told.open("x").close()

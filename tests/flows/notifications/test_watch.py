@@ -105,6 +105,19 @@ def test_a_run_that_died_is_told_once_by_the_next_of_its_series(
     assert notice["event"] == "died" and dead.record.run_id in notice["cause"]
 
 
+def test_a_run_that_died_is_told_again_where_nobody_was_reached(
+    nights: Nights, posted: list[dict[str, Any]]
+) -> None:
+    dead = nights.refresh()
+    died(dead)
+    nights.refresh("notify.webhook=http://127.0.0.1:9")
+    assert posted == []
+    nights.refresh()
+    nights.refresh()
+    (notice,) = posted
+    assert dead.record.run_id in notice["cause"]
+
+
 def test_a_late_run_is_told_while_it_goes_on(nights: Nights, posted: list[dict[str, Any]]) -> None:
     config = compose(nights.overrides("notify.late_after_s=1"))
     with watched(config, "refresh"):
