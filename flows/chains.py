@@ -13,7 +13,7 @@ records, so runs of a chain begin one after another, by a lock that dies with it
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
@@ -26,6 +26,7 @@ from flows.refresh.series import series_of
 from llm_core.config import ConfigError
 from llm_core.locks import open_lock
 from tasks.ingest.withdrawn import find_named, withdrawn_names
+from tasks.runtime.artifact import Artifact, load_artifact
 from tasks.runtime.inputs import InputDigests
 from tasks.runtime.keys import digest
 from tasks.runtime.store import Store
@@ -54,9 +55,11 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
     """The same with the index that the chain says, and the link that this run will be; both
     unchanged and None without a chain.
 
-    Raises ConfigError where another run makes the chain longer, or its last index is gone.
+    Raises ConfigError where another run makes the chain longer, or its last index is gone, and
+    where what a run continues from holds a document that is withdrawn.
     """
     name = config.dedup.chain
+    _require_none_withdrawn(config, _continued(config))
     if name is None:
         return config, None
     # The name of its series is that of the chain, which is taken out of the configuration here.
@@ -68,7 +71,14 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
         raise ConfigError(f"{error.filename} disappeared during the scan; run again") from error
     link = {"name": name, "inputs": digest(inputs)}
     earlier = _runs_before(read_records(store), link)
-    _require_none_withdrawn(config, store, earlier)
+    read = {
+        f"run {record.run_id} of dedup.chain ({name})": store.find(
+            "ingest", record.stages["ingest"]
+        )
+        for record in earlier
+        if "ingest" in record.stages
+    }
+    _require_none_withdrawn(config, read)
     dedup = replace(config.dedup, chain=None)
     shards = replace(config.shards, whole_chain=False)
     if earlier:
@@ -90,23 +100,48 @@ def _last_artifact(store: Store, before: RunRecord, stage: str, chain: str) -> P
     return store.root / stage / key
 
 
-def _require_none_withdrawn(config: RunConfig, store: Store, earlier: Sequence[RunRecord]) -> None:
-    """Raise ConfigError where an earlier place of the chain has read a document that is withdrawn
-    now: its index and shards would go on holding it."""
+def _continued(config: RunConfig) -> dict[str, Artifact | None]:
+    """{setting: the ingest behind what it continues from}; None where that is gone."""
+    given = {"dedup.index": config.dedup.index, "shards.earlier": config.shards.earlier}
+    return {
+        f"{setting} ({path})": _ingest_behind(path)
+        for setting, path in given.items()
+        if path is not None
+    }
+
+
+def _ingest_behind(folder: Path) -> Artifact | None:
+    """The ingest artifact that one of the same store was made from, as far as it is there."""
+    folders = [folder]
+    for folder in folders:
+        artifact = load_artifact(folder)
+        if artifact is None:
+            continue
+        if artifact.stage == "ingest":
+            return artifact
+        parents = artifact.record["identity"]["parents"]
+        folders += [folder.parent.parent / stage / key for stage, key in parents.items()]
+    return None
+
+
+def _require_none_withdrawn(config: RunConfig, read: Mapping[str, Artifact | None]) -> None:
+    """Raise ConfigError where what a run continues from has read a document that is withdrawn now:
+    its index and shards would go on holding it.
+
+    read: {who has read: what}; None where it is gone.
+    """
     names = withdrawn_names(config.source.remove)
-    for record in earlier if names else ():
-        ingest = store.find("ingest", record.stages.get("ingest", ""))
+    for who, ingest in read.items() if names else ():
         if ingest is None:
             say(
-                f"source.remove: what run {record.run_id} read is no longer in the store, so its"
-                " documents are not looked through"
+                f"source.remove: what {who} has read is no longer in the store, so its documents"
+                " are not looked through"
             )
         elif held := sorted(find_named(ingest, names)):
             shown = ", ".join(held[:3]) + (" …" if held[3:] else "")
             raise ConfigError(
-                f"source.remove names what run {record.run_id} of dedup.chain"
-                f" ({config.dedup.chain}) has read: {shown}; give the input of that run again with"
-                " source.remove, and then those of the places after it"
+                f"source.remove names what {who} has read: {shown}; give that input again with"
+                " source.remove, and then what was continued from it"
             )
 
 

@@ -14,6 +14,7 @@ import pytest
 from flows import cli
 from flows.commands.unused import remove, unused
 from flows.run import Run
+from llm_core.config import ConfigError
 from tests.support.nights import TINY, Nights, kept, part_names
 
 SECRET = "xylophonist"
@@ -103,6 +104,21 @@ def test_gc_leaves_nothing_of_a_withdrawn_document_and_all_that_the_last_run_nee
     parts = {stage: part_names(again, stage) for stage in ("ingest", "documents", "shards")}
     forced = nights.refresh(remove_list(nights), "force=[ingest,documents,shards]")
     assert {stage: part_names(forced, stage) for stage in parts} == parts, "no part was missing"
+
+
+@pytest.mark.parametrize("setting", ["dedup.index", "shards.earlier"])
+def test_what_a_run_continues_from_may_hold_no_withdrawn_document(
+    nights: Nights, setting: str
+) -> None:
+    first = nights.refresh()
+    stage = setting.partition(".")[0]
+    continued = f"{setting}={first.artifacts[stage].path}"
+    (nights.folder / "a0.jsonl").unlink()
+    nights.write("b", 5)
+    with pytest.raises(ConfigError, match=rf"names what {setting} \(.*has read: a0-3; give"):
+        nights.refresh("refresh.tokenizer=first", continued, remove_list(nights))
+    (nights.root / "gone.txt").write_text("b-1\n")
+    nights.refresh("refresh.tokenizer=first", continued, remove_list(nights))
 
 
 @pytest.mark.slow
