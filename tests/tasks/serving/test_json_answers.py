@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 
-from tests.support.chat_templates import CHATML
-from tests.support.served_models import NAME, Served, publish_model, served
+from tests.support.served_models import NAME
 
 pytest.importorskip("llguidance")
 
@@ -25,18 +23,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 MESSAGES: Any = [{"role": "user", "content": "x"}]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(publish_model(tmp_path_factory.mktemp("model"), CHATML)) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
 
 
 def schema(of: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,18 +13,6 @@ from llm_core.infer.generation import generate
 from tasks.serving.config import ServeConfig
 from tests.support.chat_templates import CHATML
 from tests.support.served_models import NAME, Served, publish_model, served
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(publish_model(tmp_path_factory.mktemp("model"), CHATML)) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
 
 
 def alone(server: Served, ids: list[int], params: SamplingParams, count: int) -> list[int]:
@@ -157,7 +144,8 @@ def test_echo_goes_before_the_answer_with_one_list_of_scores(client: openai.Open
 
 
 def test_a_chat_streams_and_counts(server: Served, client: openai.OpenAI) -> None:
-    asked = {"model": NAME, "messages": [{"role": "user", "content": "the a"}], "seed": 4}
+    messages = [{"role": "user", "content": "the a"}]
+    asked = {"model": NAME, "messages": messages, "seed": 4}
     whole = client.chat.completions.create(**asked, max_tokens=12, logprobs=True, top_logprobs=2)  # type: ignore[call-overload]
     chunks = list(client.chat.completions.create(**asked, max_completion_tokens=12, stream=True))  # type: ignore[call-overload]
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -167,7 +155,7 @@ def test_a_chat_streams_and_counts(server: Served, client: openai.OpenAI) -> Non
     assert len(scored) == whole.usage.completion_tokens
     assert all(len(token.top_logprobs) == 2 for token in scored)
     template = server.service.chat_template
-    assert whole.usage.prompt_tokens == len(template.encode(asked["messages"]))  # type: ignore[union-attr]
+    assert whole.usage.prompt_tokens == len(template.encode(messages))  # type: ignore[union-attr]
 
 
 def test_text_that_spells_a_control_token_stays_text(server: Served, client: openai.OpenAI) -> None:
