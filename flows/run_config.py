@@ -5,6 +5,7 @@ The rules between groups are checked here; those within a group beside its datac
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -129,6 +130,8 @@ class RunConfig:
                 "shards.whole_chain needs dedup.chain; name one, such as dedup=indexed"
                 " dedup.chain=crawl"
             )
+        for place in ("store", "state"):
+            _check_outside(self.source, place, getattr(self, place))
         _ = self.train_stage  # its rules hold between groups
         check_scores(self.quality, self.scores.names)
         check_labels(self, self.language.labels, self.source.names)
@@ -167,3 +170,15 @@ class RunConfig:
     def tracked(self) -> dict[str, Any]:
         """Plain values of everything for trackers, without who is told: that is personal."""
         return {name: value for name, value in self.resolved().items() if name != "notify"}
+
+
+def _check_outside(source: SourceConfig, name: str, place: Path) -> None:
+    """A run must not read what it writes."""
+    inside = Path(os.path.abspath(place))
+    for given in (path for one in source.inputs.values() for path in one.paths):
+        folder = Path(os.path.abspath(given))
+        if "://" not in str(given) and folder in (inside, *inside.parents) and folder.is_dir():
+            raise ConfigError(
+                f"source.paths ({given}) holds {name} ({place}), so a run would read what it"
+                f" writes; name a folder of documents only, or move {name}"
+            )

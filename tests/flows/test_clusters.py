@@ -195,9 +195,11 @@ def listening(pid: int) -> Iterator[str]:
 def test_what_breaks_a_part_on_a_cluster_is_the_message_of_the_run(
     runner: str, tmp_path: Path
 ) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
     for name in ("a", "b"):
-        (tmp_path / f"{name}.jsonl").write_text('{"text": null}\n')
-    state = refresh(tmp_path, tmp_path / "place", f"runner={runner}")
+        (corpus / f"{name}.jsonl").write_text('{"text": null}\n')
+    state = refresh(corpus, tmp_path / "place", f"runner={runner}")
     assert state.type is StateType.FAILED
     assert "none of 2 records is left" in str(state.message)
 

@@ -107,3 +107,24 @@ def test_a_place_elsewhere_is_one_line_and_leaves_no_folder(
     said = capsys.readouterr().err
     assert "(s3://bucket/x) is an address" in said and said.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["store", "state"])
+@pytest.mark.parametrize("inside", [".", "deep/er"])
+def test_a_source_that_holds_what_a_run_writes_is_refused(
+    place: str, inside: str, tmp_path: Path
+) -> None:
+    places = {"store": tmp_path / "beside", "state": tmp_path / "too"}
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    places[place] = corpus / inside
+    given = [f"source.paths=['{corpus}']", *(f"{name}='{path}'" for name, path in places.items())]
+    with pytest.raises(ConfigError, match=f"holds {place} .*would read what it writes"):
+        compose(given)
+
+
+def test_a_source_may_lie_beside_or_below_the_store(tmp_path: Path) -> None:
+    corpus = tmp_path / "store" / "imported"
+    corpus.mkdir(parents=True)
+    places = [f"store='{tmp_path / 'store'}'", f"state='{tmp_path / 'corpus-state'}'"]
+    assert compose([f"source.paths=['{corpus}']", *places]).source.paths == (str(corpus),)

@@ -61,7 +61,8 @@ def test_nights_have_overrides_of_their_own_which_outlive_up(
     capsys.readouterr()
     assert cli.main(["schedule", f"state={services.state}"]) == 0
     assert "30 1 * * *" in capsys.readouterr().out
-    assert cli.main(["schedule", "refresh", "--cron", "15 2 * * *", *words(services)]) == 0
+    place = f"state={services.state}"
+    assert cli.main(["schedule", "refresh", "--cron", "15 2 * * *", place]) == 0
     deployment = services.api.ask("GET", "/deployments/name/refresh/nightly")
     (night,) = deployment["schedules"]
     assert night["schedule"]["cron"] == "15 2 * * *"

@@ -39,10 +39,11 @@ def test_the_kills_are_before_each_kind_of_call(found: Found) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_whole_run_that_loses_power_at_any_moment_ends_with_the_same_bytes(
     tmp_path: Path,
 ) -> None:
-    run_program("tests.support.engine.kill_moments", [str(tmp_path), "2"], tmp_path, timeout_s=280)
+    run_program("tests.support.engine.kill_moments", [str(tmp_path), "2"], tmp_path, timeout_s=850)
     moments = json.loads((tmp_path / "found.json").read_text("utf-8"))["run"]
     assert {what for _, what in moments} == {"finished", "called"}, [
         one for one in moments if "LOST" in one[1]
