@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from llm_core.infer.cache.attention import attend_ragged
 from llm_core.infer.cache.paged import PagedCache
-from llm_core.kernels.decode.step import MAX_ROWS, DecodeStep, Shape, why_not
-from llm_core.model.config import ModelConfig
+from llm_core.kernels.decode.step import MAX_ROWS, DecodeStep, Numbers, Shape, why_not
 from llm_core.model.operations import apply_kernels
 from llm_core.model.rope import rope_tables
-from llm_core.model.transformer import SwiGLU, Transformer
+from llm_core.model.transformer import Block, SwiGLU, Transformer
+from llm_core.quantize.layers import RoundedLinear
 
 # B rows · M blocks of a row at most · H query heads · G key/value heads · D width of a head
 # V vocabulary
@@ -93,51 +93,85 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
     config = model.config
     if config.family == "gpt2" or config.out_bias or config.ffn_bias or config.window:
         return False
-    # Quantised layers have their own classes.
-    layers = [model.head]
-    for block in model.own_blocks:
-        layers += [block.attention.qkv, block.attention.out, block.ffn.into, block.ffn.down]
-    if rows > MAX_ROWS or any(type(layer) is not nn.Linear for layer in layers):
+    shape = _shape(model)
+    if shape is None or rows > MAX_ROWS:
         return False
-    return why_not(_shape(config), rows, device, model.head.weight.dtype) is None
+    return why_not(shape, rows, device, model.norm.weight.dtype) is None
 
 
-def _shape(config: ModelConfig) -> Shape:
+def _shape(model: Transformer) -> Shape | None:
+    """None where weights are stored in a way, or in several, that the kernel does not read."""
+    layers = [layer for block in model.own_blocks for layer in _products(block).values()]
+    of_layers, of_head = {_bits(layer) for layer in layers}, _bits(model.head)
+    # Scales of groups are those of layers only.
+    if len(of_layers) != 1 or None in of_layers or of_head not in (8, 16):
+        return None
+    config, bits = model.config, of_layers.pop()
+    assert bits is not None
     return Shape(
         config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim, config.dim,
-        config.ffn_dim, config.ffn_block, config.vocab_size, config.norm_eps,
+        config.ffn_dim, config.ffn_block, config.vocab_size, config.norm_eps, bits, of_head,
     )  # fmt: skip
+
+
+def _products(block: Block) -> dict[str, nn.Module]:
+    attention, ffn = block.attention, block.ffn
+    return {"qkv": attention.qkv, "out": attention.out, "gate_up": ffn.into, "down": ffn.down}
+
+
+def _bits(layer: nn.Module) -> int | None:
+    if isinstance(layer, RoundedLinear):
+        return {"int8": 8, "int4": 4}.get(layer.format)
+    return 16 if type(layer) is nn.Linear else None
+
+
+def _numbers(layer: nn.Module) -> Numbers:
+    if isinstance(layer, RoundedLinear):
+        stored = layer.stored
+        if stored.offset is None:
+            return stored.numbers, stored.scale
+        # One copy of both: what a block may ask for is a number of copies, however short.
+        return stored.numbers, torch.stack((stored.scale, stored.offset), dim=-1)
+    assert isinstance(layer, nn.Linear)
+    return layer.weight, None
 
 
 class FusedDecoder:
     def __init__(self, model: Transformer, cache: PagedCache, rows: DecodeRows) -> None:
-        layers = []
+        products = [
+            {name: _numbers(layer) for name, layer in _products(block).items()}
+            for block in model.own_blocks
+        ]
+        vectors = []
         for block in model.own_blocks:
             attention = block.attention
-            layer = {
+            vector: dict[str, Tensor | None] = {
                 "attention_norm": block.attention_norm.weight,
-                "qkv": attention.qkv.weight,
-                "out": attention.out.weight,
                 "ffn_norm": block.ffn_norm.weight,
-                "gate_up": block.ffn.into.weight,
-                "down": block.ffn.down.weight,
+                "qkv_bias": attention.qkv.bias,
             }
-            if attention.qkv.bias is not None:
-                layer["qkv_bias"] = attention.qkv.bias
             if attention.qk_norm:
-                layer |= {"q_norm": attention.q_norm.weight, "k_norm": attention.k_norm.weight}
-            layers.append(layer)
-        weights = {
-            "embedding": model.embedding.weight,
-            "norm": model.norm.weight,
-            "head": model.head.weight,
-        }
+                vector |= {"q_norm": attention.q_norm.weight, "k_norm": attention.k_norm.weight}
+            vectors.append(vector)
+        # A rounded table is looked up before the kernel, which then finds row after row.
+        self._ids_B, self._table = rows.ids_B, model.embedding
+        ids_B, self._looked_up_BD = rows.ids_B, None
+        if isinstance(model.embedding, nn.Embedding):
+            embedding = model.embedding.weight
+        else:
+            ids_B = torch.arange(len(rows.ids_B), device=rows.ids_B.device)
+            embedding = self._looked_up_BD = model.embedding(rows.ids_B)
+        shape = _shape(model)
+        assert shape is not None, "is_fusable was asked"
         self._step = DecodeStep(
-            _shape(model.config), layers, weights, cache.keys.stored, cache.values.stored,
-            _turns(model), rows.ids_B, rows.lengths_B, rows.tables_BM,
+            shape, products, vectors, embedding, model.norm.weight, _numbers(model.head),
+            cache.keys.stored, cache.values.stored, _turns(model), ids_B, rows.lengths_B,
+            rows.tables_BM,
         )  # fmt: skip
 
     def __call__(self) -> Tensor:
+        if self._looked_up_BD is not None:
+            self._looked_up_BD.copy_(self._table(self._ids_B))
         return self._step()
 
 

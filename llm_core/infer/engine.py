@@ -13,8 +13,9 @@ Ids in, ids out. One thread at a time.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -206,24 +207,23 @@ class Engine:
             for c in choices
         ]
         ids = self.bursts.run(starts, self._choosers_of(choices), count)
-        told: list[list[NewToken]] = [[] for _ in range(count)]
+        told: list[list[NewToken]] = []
         for row, choice in enumerate(choices):
             check_id(min(ids[row]), row)
             # What follows a stop id was computed for nothing.
-            stops = (step for step, token in enumerate(ids[row]) if token in choice.stop_ids)
-            last = next(stops, count)
-            new = ids[row][:last]
-            self.scheduler.advance(choice.sequence, new)
-            self.num_computed_tokens += max(len(new) - 1, 0)
-            choice.answer.extend(new)
-            for step, token in enumerate(new):
-                told[step].append(NewToken(choice.request, choice.number, token))
+            last = next((at for at, id in enumerate(ids[row]) if id in choice.stop_ids), count)
+            ids_told = ids[row][:last]
+            self.scheduler.advance(choice.sequence, ids_told)
+            self.num_computed_tokens += max(last - 1, 0)
+            choice.answer.extend(ids_told)
+            new = [NewToken(choice.request, choice.number, id) for id in ids_told]
             if last < count:
-                told[last].append(self._finished(choice, "stop"))
+                new.append(self._finished(choice, "stop"))
             elif len(choice.answer) == choice.request.max_new_tokens:
                 self._finished(choice, "length")
-                told[-1][-1] = replace(told[-1][-1], finish="length")
-        return [new for step in told for new in step]
+                new[-1] = new[-1]._replace(finish="length")
+            told.append(new)
+        return [new for step in itertools.zip_longest(*told) for new in step if new is not None]
 
     def _count(self, plan: Plan, waited: Sequence[Running]) -> None:
         self.num_computed_tokens += plan.num_tokens

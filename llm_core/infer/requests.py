@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -67,9 +67,8 @@ class Request:
                     )
 
 
-@dataclass(frozen=True)
-class NewToken:
-    """One step of one answer."""
+class NewToken(NamedTuple):
+    """One step of one answer. A tuple because several thousand are made a second."""
 
     request: Request
     choice: int

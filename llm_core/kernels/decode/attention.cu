@@ -10,11 +10,14 @@ __device__ __forceinline__ void unpack(uint4 v, float* x) {
   }
 }
 
-// Of two heads whose numbers lie over LANES lanes, 8 each.
-__device__ __forceinline__ float product_of_heads(const float* q, const float* k) {
+// A product of two heads whose numbers lie over LANES lanes, 8 each, is the sum of those of lanes.
+__device__ __forceinline__ float product_of_numbers(const float* q, const float* k) {
   float sum = 0.f;
 #pragma unroll
   for (int i = 0; i < 8; i++) sum += q[i] * k[i];
+  return sum;
+}
+__device__ __forceinline__ float sum_of_lanes(float sum) {
 #pragma unroll
   for (int i = LANES / 2; i; i >>= 1) sum += __shfl_xor_sync(~0u, sum, i);
   return sum;
@@ -27,9 +30,7 @@ __device__ __forceinline__ void turn_head(float* x, const u16* gain, const float
     float square = 0.f;
 #pragma unroll
     for (int i = 0; i < 8; i++) square += x[i] * x[i];
-#pragma unroll
-    for (int i = LANES / 2; i; i >>= 1) square += __shfl_xor_sync(~0u, square, i);
-    float scale = rsqrtf(square / D + EPSILON);
+    float scale = rsqrtf(sum_of_lanes(square) / D + EPSILON);
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = wide(round16(x[i] * scale * wide(gain[sub * 8 + i])));
   }
@@ -61,22 +62,23 @@ __device__ __forceinline__ void attend(const Layer& layer, const Model& model, c
   int begin = split * each, end = min(length, begin + each);
   constexpr int ROUND = WARPS * TOKENS;
   uint4 keys[AHEAD], values[AHEAD];
-  int t0 = begin + warp * TOKENS + mine;
-  auto load = [&]() {
-#pragma unroll
-    for (int a = 0; a < AHEAD; a++) {
-      int t = t0 + a * ROUND;
-      keys[a] = values[a] = make_uint4(0, 0, 0, 0);
-      if (t < end) {
-        int block = state.tables[b * TABLE + t / BLOCK_TOKENS];
-        long long at =
-            (((long long)block * BLOCK_TOKENS + t % BLOCK_TOKENS) * G + group) * D + sub * 8;
-        keys[a] = *(const uint4*)(layer.keys + at);
-        values[a] = *(const uint4*)(layer.values + at);
-      }
-    }
+  int place[AHEAD];  // of 16 bytes
+  auto load_key = [&](int a, int t) {
+    keys[a] = make_uint4(0, 0, 0, 0);
+    if (t >= end) return;
+    int block = state.tables[b * TABLE + t / BLOCK_TOKENS];
+    place[a] = ((block * BLOCK_TOKENS + t % BLOCK_TOKENS) * G + group) * LANES + sub;
+    keys[a] = ((const uint4*)layer.keys)[place[a]];
   };
-  load();  // earlier tokens are there already
+  auto load_value = [&](int a, int t) {
+    values[a] = t < end ? ((const uint4*)layer.values)[place[a]] : make_uint4(0, 0, 0, 0);
+  };
+  int first = begin + warp * TOKENS + mine;
+#pragma unroll
+  for (int a = 0; a < AHEAD; a++) {  // earlier tokens are there already
+    load_key(a, first + a * ROUND);
+    load_value(a, first + a * ROUND);
+  }
   await(before + group, GROUP_ROWS);
   const u16* from = state.qkv + (b * G + group) * (HG + 2) * D + sub * 8;
   float q[HG][8], sum[HG][8], most[HG], total[HG];
@@ -111,7 +113,7 @@ __device__ __forceinline__ void attend(const Layer& layer, const Model& model, c
     }
 #pragma unroll
     for (int h = 0; h < HG; h++) {
-      float score = product_of_heads(q[h], k);
+      float score = sum_of_lanes(product_of_numbers(q[h], k));
       if (mine == 0) {
         most[h] = score;
         total[h] = 1.f;
@@ -120,23 +122,45 @@ __device__ __forceinline__ void attend(const Layer& layer, const Model& model, c
       }
     }
   }
-  for (; t0 - mine - warp * TOKENS < end; t0 += ROUND * AHEAD, load()) {
+  for (int t0 = first; t0 - mine - warp * TOKENS < end; t0 += ROUND * AHEAD) {
+    float scores[AHEAD][HG];
 #pragma unroll
     for (int a = 0; a < AHEAD; a++) {
-      float k[8], v[8];
+      float k[8];
       unpack(keys[a], k);
-      unpack(values[a], v);
-      bool is_there = t0 + a * ROUND < end;
+      load_key(a, t0 + (a + AHEAD) * ROUND);
+#pragma unroll
+      for (int h = 0; h < HG; h++) scores[a][h] = product_of_numbers(q[h], k);
+    }
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++)
 #pragma unroll
       for (int h = 0; h < HG; h++) {
-        float score = product_of_heads(q[h], k);
-        score = is_there ? score : 2.f * NOTHING;
-        float now = fmaxf(most[h], score), keep = exp2f(most[h] - now), weight = exp2f(score - now);
-        most[h] = now;
-        total[h] = total[h] * keep + weight;
-#pragma unroll
-        for (int i = 0; i < 8; i++) sum[h][i] = sum[h][i] * keep + weight * v[i];
+        scores[a][h] = sum_of_lanes(scores[a][h]);
+        if (t0 + a * ROUND >= end) scores[a][h] = 2.f * NOTHING;
       }
+#pragma unroll
+    for (int h = 0; h < HG; h++) {
+      float now = most[h];
+#pragma unroll
+      for (int a = 0; a < AHEAD; a++) now = fmaxf(now, scores[a][h]);
+      float keep = exp2f(most[h] - now);
+      most[h] = now;
+      total[h] *= keep;
+#pragma unroll
+      for (int i = 0; i < 8; i++) sum[h][i] *= keep;
+#pragma unroll
+      for (int a = 0; a < AHEAD; a++) total[h] += scores[a][h] = exp2f(scores[a][h] - now);
+    }
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++) {
+      float v[8];
+      unpack(values[a], v);
+      load_value(a, t0 + (a + AHEAD) * ROUND);
+#pragma unroll
+      for (int h = 0; h < HG; h++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum[h][i] += scores[a][h] * v[i];
     }
   }
   // Lanes that hold other tokens of the same numbers, then warps, then splits.

@@ -25,31 +25,34 @@ struct Ring {
   __device__ __forceinline__ void await_empty() { wait_phase(empty + place, phase ^ 1); }
 };
 
-template <Kind kind, int N, int K>
-__device__ __forceinline__ void stream(Ring<STAGES>& ring, char* places, int& mine, const u16* w,
-                                       u64 policy) {
-  constexpr int EACH = kind == GATE_UP ? 8 : 16;
+// Copies this block's rows of a weight, chunk after chunk; warps that copy take turns.
+template <Kind kind, int N, int K, int bits>
+__device__ __forceinline__ void stream(Ring<STAGES>& ring, char* places, int& mine,
+                                       const Weight& weight, u64 policy) {
+  constexpr int EACH = kind == GATE_UP ? 8 : 16, COLUMNS = CHUNK(bits);
   const Share<N> share;
   int lane = threadIdx.x & 31;
   for (int first = share.begin; first < share.end; first += EACH) {
     int count = min(EACH, share.end - first), at = first + lane % EACH;
     bool copies = lane < 16 && lane % EACH < count;
-    long long row = at;
-    if (kind == GATE_UP) {  // rows of gate, then of up, in blocks of channels
-      row = (long long)(at / FFN_BLOCK) * 2 * FFN_BLOCK + at % FFN_BLOCK;
-      if (lane & 8) row += FFN_BLOCK;
-    }
-    const u16* from = w + row * K;
-    for (int k = 0; k < K; k += CHUNK) {
+    long long row = kind == GATE_UP ? row_of_channel(at, lane & 8) : at;
+    const char* from = weight.numbers + row * (K / 8 * bits);
+    for (int k = 0; k < K; k += COLUMNS) {
       if (mine-- > 0) continue;
       mine = PRODUCERS - 1;
-      int bytes = min(CHUNK, K - k) * 2;
+      int columns = min(COLUMNS, K - k), bytes = columns * bits / 8;
+      int of_scales = bits == 4 ? columns / GROUP * 4 : 0;
+      u64* full = ring.full + ring.place;
       ring.await_empty();
-      if (lane == 0) expect_bytes(ring.full + ring.place, count * (16 / EACH) * bytes);
+      if (lane == 0) expect_bytes(full, count * (16 / EACH) * (bytes + of_scales));
       __syncwarp();
-      if (copies)
-        copy_row(address(places + ring.place * STAGE_BYTES + lane * ROW_BYTES), from + k, bytes,
-                 ring.full + ring.place, policy);
+      if (copies) {
+        u32 to = address(places + ring.place * STAGE_BYTES + lane * row_stride(bits));
+        copy_row(to, from + k / 8 * bits, bytes, full, policy);
+        if (bits == 4)
+          copy_row(to + ROW_BYTES, (const u32*)weight.scale + row * (K / GROUP) + k / GROUP,
+                   of_scales, full, policy);
+      }
       ring.next(PRODUCERS);
     }
   }
@@ -57,16 +60,18 @@ __device__ __forceinline__ void stream(Ring<STAGES>& ring, char* places, int& mi
 
 struct Shared {
   char* places;    // of the ring of weights
-  u16* x;          // [B, K]
-  float* sums;     // [SUMS, 16 * B]
+  u16* x;          // [B, x_stride]
+  float* sums;     // [SUMS, SUM_NUMBERS]
   float* squares;  // [WARPS, B]
 };
 
 // Activations into shared memory, times the gain of their norm; sums of their squares.
-template <bool normed, int K>
-__device__ __forceinline__ void take(Shared& shared, const u16* const* rows, const u16* gain,
+template <bool normed, int K, int bits>
+__device__ __forceinline__ void take(Shared& shared, const Rows& rows, const u16* gain,
                                      const int* before, int target) {
   constexpr int ROUNDS = (K + CONSUMERS * 8 - 1) / (CONSUMERS * 8);
+  // Rows that are on the way together.
+  constexpr int AT_ONCE = ROUNDS >= 8 ? 1 : 8 / ROUNDS < B ? 8 / ROUNDS : B;
   int tid = threadIdx.x;
   uint4 gains[ROUNDS];
   if (normed)
@@ -80,87 +85,105 @@ __device__ __forceinline__ void take(Shared& shared, const u16* const* rows, con
   else
     sync_consumers();
 #pragma unroll
-  for (int b = 0; b < B; b++) {
-    float square = 0.f;
-    uint4 values[ROUNDS];
+  for (int b0 = 0; b0 < B; b0 += AT_ONCE) {
+    uint4 values[AT_ONCE][ROUNDS];
 #pragma unroll
-    for (int i = 0; i < ROUNDS; i++) {
-      int k = (i * CONSUMERS + tid) * 8;
-      if (k < K) values[i] = fresh16(rows[b] + k);
-    }
+    for (int r = 0; r < AT_ONCE && b0 + r < B; r++)
 #pragma unroll
-    for (int i = 0; i < ROUNDS; i++) {
-      int k = (i * CONSUMERS + tid) * 8;
-      if (k >= K) break;
-      if (normed) {
-        u32* p = (u32*)&values[i];
-        const u32* q = (const u32*)&gains[i];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-          float a = low(p[j]), c = high(p[j]);
-          square += a * a + c * c;
-          p[j] = pack(a * low(q[j]), c * high(q[j]));
-        }
+      for (int i = 0; i < ROUNDS; i++) {
+        int k = (i * CONSUMERS + tid) * 8;
+        if (k < K) values[r][i] = fresh16(rows[b0 + r] + k);
       }
-      *(uint4*)(shared.x + b * K + k) = values[i];
-    }
-    if (normed) {
 #pragma unroll
-      for (int i = 16; i; i >>= 1) square += __shfl_xor_sync(~0u, square, i);
-      if ((tid & 31) == 0) shared.squares[(tid >> 5) * B + b] = square;
+    for (int r = 0; r < AT_ONCE && b0 + r < B; r++) {
+      int b = b0 + r;
+      float square = 0.f;
+#pragma unroll
+      for (int i = 0; i < ROUNDS; i++) {
+        int k = (i * CONSUMERS + tid) * 8;
+        if (k >= K) break;
+        if (normed) {
+          u32* p = (u32*)&values[r][i];
+          const u32* q = (const u32*)&gains[i];
+#pragma unroll
+          for (int j = 0; j < 4; j++) {
+            float a = low(p[j]), c = high(p[j]);
+            square += a * a + c * c;
+            p[j] = pack(a * low(q[j]), c * high(q[j]));
+          }
+        }
+        *(uint4*)(shared.x + b * x_stride(K, bits) + k) = paired<bits>(values[r][i]);
+      }
+      if (normed) {
+#pragma unroll
+        for (int i = 16; i; i >>= 1) square += __shfl_xor_sync(~0u, square, i);
+        if ((tid & 31) == 0) shared.squares[(tid >> 5) * B + b] = square;
+      }
     }
   }
   sync_consumers();
 }
 
 // Sums of 16 rows over one chunk after another; chunks go around the warps.
-template <int N, int EACH, int K, bool normed>
+//
+// Activations that do not fit shared memory are read from memory where they are multiplied.
+template <int N, int EACH, int K, int bits, bool normed>
 __device__ __forceinline__ void multiply_tiles(Ring<STAGES>& ring, Ring<SUMS>& sums, Shared& shared,
                                                int& mine, const int* before, int target,
-                                               const u16* const* rows, const u16* gain) {
+                                               const Rows& rows, const u16* gain) {
+  constexpr bool FITS = K <= X_COLUMNS;
+  typedef Part<bits, FITS> Sums;
+  constexpr int COLUMNS = CHUNK(bits), PART = Sums::COLUMNS, AT_ONCE = FITS ? 1 : 4;
   int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
   const Share<N> share;
   if (share.begin == share.end) return;
-  take<normed, K>(shared, rows, gain, before, target);
+  if (FITS)
+    take<normed, K, bits>(shared, rows, gain, before, target);
+  else
+    await(before, target);
+  const Masks masks;
   for (int first = share.begin; first < share.end; first += EACH) {
-    for (int k = 0; k < K; k += CHUNK) {
+    for (int k = 0; k < K; k += COLUMNS) {
       if (mine-- > 0) continue;
       mine = WARPS - 1;
-      float c[2][4] = {{0.f, 0.f, 0.f, 0.f}, {0.f, 0.f, 0.f, 0.f}};
+      Sums c;
       // A barrier tells one filling from the next, not from the one after: so another warp must
       // have emptied the place first.
       ring.await_empty();
       ring.await_full();
-      // Thread q takes 16 neighbouring columns of 64, in weights and activations alike; the sum
-      // does not ask for their order.
-      const char* w = shared.places + ring.place * STAGE_BYTES + g * ROW_BYTES + q * 32;
-      const u16* from = shared.x + g * K + k + q * 16;
+      const char* row = shared.places + ring.place * STAGE_BYTES + g * row_stride(bits);
+      const char* w = row + Sums::byte(q);
+      const int count = min(COLUMNS, K - k) / PART;
+#pragma unroll UNROLL
+      for (int part = 0; part < count; part += AT_ONCE) {
+        uint4 x[AT_ONCE][2];
 #pragma unroll
-      for (int part = 0; part < CHUNK / 64; part++) {
-        if (K % CHUNK != 0 && k + part * 64 >= K) break;
-        uint4 upper[2] = {*(const uint4*)(w + part * 128), *(const uint4*)(w + part * 128 + 16)};
-        uint4 lower[2] = {*(const uint4*)(w + part * 128 + 8 * ROW_BYTES),
-                          *(const uint4*)(w + part * 128 + 8 * ROW_BYTES + 16)};
-        uint4 x[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
-        if (g < B) {
-          x[0] = *(const uint4*)(from + part * 64);
-          x[1] = *(const uint4*)(from + part * 64 + 8);
+        for (int a = 0; a < AT_ONCE; a++)
+#pragma unroll
+          for (int i = 0; i < 2; i++) {
+            int column = k + (part + a) * PART + Sums::column(q) + i * Sums::GAP;
+            x[a][i] = make_uint4(0, 0, 0, 0);
+            if (g < B && (FITS || part + a < count))
+              x[a][i] = FITS ? *(const uint4*)(shared.x + g * x_stride(K, bits) + column)
+                             : paired<bits>(fresh16(rows[g] + column));
+          }
+#pragma unroll
+        for (int a = 0; a < AT_ONCE; a++) {
+          if (!FITS && part + a >= count) break;
+          c.add(w + (part + a) * PART * bits / 8, x[a], masks);
+          c.scale(row + ROW_BYTES, part + a);
         }
-        const u32 *u = (const u32*)upper, *l = (const u32*)lower, *v = (const u32*)x;
-#pragma unroll
-        for (int j = 0; j < 8; j += 2)
-          multiply(c[j / 2 % 2], u[j], l[j], u[j + 1], l[j + 1], v[j], v[j + 1]);
       }
       __syncwarp();
       if (lane == 0) arrive(ring.empty + ring.place);
       ring.next(WARPS);
       sums.await_empty();
-      float* to = shared.sums + sums.place * 16 * B;
+      float* to = shared.sums + sums.place * SUM_NUMBERS;
 #pragma unroll
       for (int i = 0; i < 2; i++)
         if (2 * q + i < B) {
-          to[(2 * q + i) * 16 + g] = c[0][i] + c[1][i];
-          to[(2 * q + i) * 16 + g + 8] = c[0][i + 2] + c[1][i + 2];
+          to[(2 * q + i) * 16 + g] = c.total(i);
+          to[(2 * q + i) * 16 + g + 8] = c.total(i + 2);
         }
       __syncwarp();
       if (lane == 0) arrive(sums.full + sums.place);
@@ -169,35 +192,42 @@ __device__ __forceinline__ void multiply_tiles(Ring<STAGES>& ring, Ring<SUMS>& s
   }
 }
 
-// Adds the sums of a tile's chunks, finishes its numbers and tells how many tiles are done.
-template <Kind kind, int N, int K>
+// Adds the sums of a tile's chunks, finishes its numbers and tells how many rows are done.
+// scale: of the rows of a weight in 8 bits.
+template <Kind kind, int N, int K, int bits>
 __device__ __forceinline__ void finish_tiles(Ring<SUMS>& sums, Shared& shared, int* after,
-                                             const u16* bias, const u16* const* residual, void* y) {
+                                             const void* scale, const u16* bias,
+                                             const Rows& residual, void* y) {
   constexpr bool normed = kind == QKV || kind == GATE_UP || kind == HEAD;
-  constexpr int EACH = kind == GATE_UP ? 8 : 16, VALUES = (16 * B + 31) / 32;
+  constexpr int EACH = kind == GATE_UP ? 8 : 16, VALUES = (SUM_NUMBERS + 31) / 32;
   const Share<N> share;
   int lane = threadIdx.x & 31;
-  float scale[VALUES];
+  float of_norm[VALUES];
   for (int first = share.begin; first < share.end; first += EACH) {
-    float sum[VALUES] = {}, add[VALUES] = {};
-    for (int k = 0; k < K; k += CHUNK) {
+    float sum[VALUES] = {}, add[VALUES] = {}, of_row[VALUES];
+    for (int k = 0; k < K; k += CHUNK(bits)) {
       sums.await_full();
       if (k == 0)
 #pragma unroll
         for (int e = 0; e < VALUES; e++) {
-          int i = lane + e * 32, b = min(i / 16, B - 1), n = min(first + i % 16, N - 1);
+          int i = lane + e * 32, b = min(i / 16, B - 1), r = i % 16, n = min(first + r, N - 1);
           if (kind == OUT || kind == DOWN) add[e] = wide(fresh2(residual[b] + n));
           if (kind == QKV && bias) add[e] = wide(bias[n]);
+          if (bits == 8) {
+            long long row = kind == GATE_UP ? row_of_channel(min(first + r % 8, N - 1), r & 8) : n;
+            of_row[e] = ((const float*)scale)[row];
+          }
           if (normed && first == share.begin) {
             float square = 0.f;
 #pragma unroll
             for (int w = 0; w < WARPS; w++) square += shared.squares[w * B + b];
-            scale[e] = rsqrtf(square / K + EPSILON);
+            of_norm[e] = rsqrtf(square / K + EPSILON);
           }
         }
 #pragma unroll
       for (int e = 0; e < VALUES; e++)
-        if (lane + e * 32 < 16 * B) sum[e] += shared.sums[sums.place * 16 * B + lane + e * 32];
+        if (lane + e * 32 < SUM_NUMBERS)
+          sum[e] += shared.sums[sums.place * SUM_NUMBERS + lane + e * 32];
       __syncwarp();
       if (lane == 0) arrive(sums.empty + sums.place);
       sums.next(1);
@@ -205,9 +235,10 @@ __device__ __forceinline__ void finish_tiles(Ring<SUMS>& sums, Shared& shared, i
 #pragma unroll
     for (int e = 0; e < VALUES; e++) {
       int i = lane + e * 32, b = i / 16, r = i % 16;
-      float value = normed ? sum[e] * scale[e] : sum[e];
+      float value = bits == 8 ? sum[e] * of_row[e] : sum[e];
+      if (normed) value *= of_norm[e];
       float up = __shfl_down_sync(~0u, value, 8);
-      if (i >= 16 * B || first + r >= share.end) continue;
+      if (i >= SUM_NUMBERS || first + r >= share.end) continue;
       if (kind == GATE_UP) {
         if (r < 8) ((u16*)y)[b * FFN + first + r] = round16(value / (1.f + __expf(-value)) * up);
       } else if (kind == HEAD) {

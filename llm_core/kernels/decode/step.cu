@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   Shared shared;
   shared.x = (u16*)(memory + 1024);
   shared.sums = (float*)(memory + 1024 + X_BYTES);
-  shared.squares = shared.sums + SUMS * 16 * B;
+  shared.squares = shared.sums + SUMS * SUM_NUMBERS;
   shared.places = memory + 1024 + SCRATCH_BYTES;
   Ring<STAGES> ring = {barriers, barriers + STAGES, 0, 0};
   Ring<SUMS> sums = {barriers + 2 * STAGES, barriers + 2 * STAGES + SUMS, 0, 0};
@@ -24,14 +24,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   }
   __syncthreads();
   int warp = threadIdx.x >> 5;
-  const u16 *x[B], *x1[B], *mixed[B], *hidden[B];
-#pragma unroll
-  for (int b = 0; b < B; b++) {
-    x[b] = model.embedding + state.ids[b] * DIM;
-    x1[b] = state.x1 + b * DIM;
-    mixed[b] = state.mixed + b * H * D;
-    hidden[b] = state.hidden + b * FFN;
-  }
+  Rows x = {model.embedding, state.ids, DIM};
+  const Rows later_x = {state.x, nullptr, DIM}, x1 = {state.x1, nullptr, DIM};
+  const Rows mixed = {state.mixed, nullptr, H * D}, hidden = {state.hidden, nullptr, FFN};
   // Registers go from the warps that copy to those that multiply.
   if (warp >= WARPS) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
@@ -42,24 +37,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       int mine = warp - WARPS - 1;
       ring.next(mine);
       for (int l = 0; l < LAYERS; l++) {
-        stream<QKV, QKV_ROWS, DIM>(ring, shared.places, mine, layers[l].qkv, policy);
-        stream<OUT, DIM, H * D>(ring, shared.places, mine, layers[l].out, policy);
-        stream<GATE_UP, FFN, DIM>(ring, shared.places, mine, layers[l].gate_up, policy);
-        stream<DOWN, DIM, FFN>(ring, shared.places, mine, layers[l].down, policy);
+        stream<QKV, QKV_ROWS, DIM, BITS>(ring, shared.places, mine, layers[l].qkv, policy);
+        stream<OUT, DIM, H * D, BITS>(ring, shared.places, mine, layers[l].out, policy);
+        stream<GATE_UP, FFN, DIM, BITS>(ring, shared.places, mine, layers[l].gate_up, policy);
+        stream<DOWN, DIM, FFN, BITS>(ring, shared.places, mine, layers[l].down, policy);
       }
-      stream<HEAD, VOCAB, DIM>(ring, shared.places, mine, model.head, policy);
+      stream<HEAD, VOCAB, DIM, HEAD_BITS>(ring, shared.places, mine, model.head, policy);
     } else {
       for (int l = 0; l < LAYERS; l++) {
+        const Layer& layer = layers[l];
         int* done = state.counters + l * EACH_LAYER;
-        finish_tiles<QKV, QKV_ROWS, DIM>(sums, shared, done, layers[l].qkv_bias, nullptr,
-                                         state.qkv);
-        finish_tiles<OUT, DIM, H * D>(sums, shared, done + G + 1, nullptr, x, state.x1);
-        finish_tiles<GATE_UP, FFN, DIM>(sums, shared, done + G + 2, nullptr, nullptr, state.hidden);
-        finish_tiles<DOWN, DIM, FFN>(sums, shared, done + G + 3, nullptr, x1, state.x);
-#pragma unroll
-        for (int b = 0; b < B; b++) x[b] = state.x + b * DIM;
+        finish_tiles<QKV, QKV_ROWS, DIM, BITS>(sums, shared, done, layer.qkv.scale, layer.qkv_bias,
+                                               x, state.qkv);
+        finish_tiles<OUT, DIM, H * D, BITS>(sums, shared, done + G + 1, layer.out.scale, nullptr, x,
+                                            state.x1);
+        finish_tiles<GATE_UP, FFN, DIM, BITS>(sums, shared, done + G + 2, layer.gate_up.scale,
+                                              nullptr, x, state.hidden);
+        finish_tiles<DOWN, DIM, FFN, BITS>(sums, shared, done + G + 3, layer.down.scale, nullptr,
+                                           x1, state.x);
+        x = later_x;
       }
-      finish_tiles<HEAD, VOCAB, DIM>(sums, shared, nullptr, nullptr, nullptr, state.logits);
+      finish_tiles<HEAD, VOCAB, DIM, HEAD_BITS>(sums, shared, nullptr, model.head.scale, nullptr, x,
+                                                state.logits);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
@@ -70,19 +69,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int l = 0; l < LAYERS; l++) {
       const Layer layer = layers[l];
       int* done = state.counters + l * EACH_LAYER;
-      multiply_tiles<QKV_ROWS, 16, DIM, true>(ring, sums, shared, mine, l ? done - 1 : nullptr, DIM,
-                                              x, layer.attention_norm);
+      multiply_tiles<QKV_ROWS, 16, DIM, BITS, true>(
+          ring, sums, shared, mine, l ? done - 1 : nullptr, DIM, x, layer.attention_norm);
       attend(layer, model, state, (float*)shared.x, done, joined, done + G);
-      multiply_tiles<DIM, 16, H * D, false>(ring, sums, shared, mine, done + G, B * G, mixed,
-                                            nullptr);
-      multiply_tiles<FFN, 8, DIM, true>(ring, sums, shared, mine, done + G + 1, DIM, x1,
-                                        layer.ffn_norm);
-      multiply_tiles<DIM, 16, FFN, false>(ring, sums, shared, mine, done + G + 2, FFN, hidden,
-                                          nullptr);
-#pragma unroll
-      for (int b = 0; b < B; b++) x[b] = state.x + b * DIM;
+      multiply_tiles<DIM, 16, H * D, BITS, false>(ring, sums, shared, mine, done + G, B * G, mixed,
+                                                  nullptr);
+      multiply_tiles<FFN, 8, DIM, BITS, true>(ring, sums, shared, mine, done + G + 1, DIM, x1,
+                                              layer.ffn_norm);
+      multiply_tiles<DIM, 16, FFN, BITS, false>(ring, sums, shared, mine, done + G + 2, FFN, hidden,
+                                                nullptr);
+      x = later_x;
     }
-    multiply_tiles<VOCAB, 16, DIM, true>(
+    multiply_tiles<VOCAB, 16, DIM, HEAD_BITS, true>(
         ring, sums, shared, mine, state.counters + LAYERS * EACH_LAYER - 1, DIM, x, model.norm);
     // The last block to end leaves counters of zero.
     sync_consumers();

@@ -5,8 +5,9 @@ wait for one another five times per layer, and a kernel that waits reads nothing
 the device for the whole step and keeps reading (`step.cu`). It is compiled for the shapes of the
 model in some seconds.
 
-Of bfloat16 weights of the Llama and Qwen families on Hopper GPUs; `why_not` names what else is
-asked for. Rows are few because activations of all of them lie in shared memory.
+Of the Llama and Qwen families in bfloat16 on Hopper GPUs, with weights in 16, 8 or 4 bits;
+`why_not` names what else is asked for. Rows are few because their activations lie in shared memory.
+Numbers in 8 and 4 bits enter products exactly; scales meet sums in float32.
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ from torch import Tensor
 # B rows · M blocks of a row at most · V vocabulary
 
 FOLDER = Path(__file__).parent
-PARTS = ("shapes", "messages", "products", "attention", "step")
+PARTS = ("shapes", "messages", "weights", "products", "attention", "step")
 
-WARPS, SUMS, CHUNK, PRODUCERS, THREADS = 8, 16, 512, 2, 384
+WARPS, SUMS, ROW_BYTES, PRODUCERS, THREADS = 8, 16, 1024, 2, 384
 BARRIER_BYTES = 1024
-PLACE_BYTES = 16 * (2 * CHUNK + 16)
+ROW_STRIDES = {16: ROW_BYTES + 16, 8: ROW_BYTES + 64, 4: ROW_BYTES + 128 + 32}
+"""`row_stride` of shapes.cu, by bits."""
 MAX_SPLITS = 32
-MAX_ROWS = 4
+MAX_ROWS = 8
 """Above it, products of tensor cores over all rows are faster."""
 
-LAYER_WEIGHTS = (
-    "attention_norm", "qkv", "qkv_bias", "q_norm", "k_norm", "out", "ffn_norm", "gate_up", "down",
-)  # fmt: skip
+PRODUCTS = ("qkv", "out", "gate_up", "down")
+VECTORS = ("attention_norm", "ffn_norm", "qkv_bias", "q_norm", "k_norm")
+Numbers = tuple[Tensor, Tensor | None]
+"""A weight and its scale as `llm_core.quantize.formats.Rounded` has them, without scale in 16 bits.
+In 4 bits scale and offset are neighbours: [N, G, 2]."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,18 @@ class Shape:
     """Channels of gate that lie together, before as many of up."""
     vocab_size: int
     norm_eps: float
+    bits: int = 16
+    """Of the weights of layers."""
+    head_bits: int = 16
 
     @property
     def attention_dim(self) -> int:
         return self.num_heads * self.head_dim
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """Inputs of products."""
+        return self.dim, self.attention_dim, self.ffn_dim
 
 
 def why_not(shape: Shape, rows: int, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -63,36 +75,60 @@ def why_not(shape: Shape, rows: int, device: torch.device, dtype: torch.dtype) -
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return "needs a Hopper GPU"
     if dtype != torch.bfloat16:
-        return f"needs bfloat16 weights, not {dtype}"
+        return f"needs activations in bfloat16, not {dtype}"
     if shape.head_dim not in (64, 128):
         return f"needs heads of 64 or 128 channels, not {shape.head_dim}"
-    widths = shape.dim, shape.attention_dim, shape.ffn_dim
-    if any(width % 64 for width in widths):
-        return f"needs widths that 64 divides, not {widths}"
+    # Copies are of 16 bytes: four scales and offsets of 64 columns.
+    widths, unit = shape.widths, 256 if shape.bits == 4 else 64
+    if any(width % unit for width in widths):
+        return f"needs widths that {unit} divides, not {widths}"
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     if rows * shape.num_kv_heads > processors:
         return f"{rows} rows of {shape.num_kv_heads} key heads exceed {processors} multiprocessors"
-    if num_places(shape, rows, device) < WARPS:
+    if memory_of(shape, rows, device).places < WARPS:
         return f"{rows} rows leave too little shared memory for weights"
     return None
 
 
-def num_places(shape: Shape, rows: int, device: torch.device) -> int:
-    """Places of the ring of weights beside the activations of `rows`."""
-    limit = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-    places = (limit - BARRIER_BYTES - _scratch_bytes(shape, rows)[1]) // PLACE_BYTES
-    most = (BARRIER_BYTES // 8 - 2 * SUMS) // 2
-    # The warps that copy take turns.
-    return min(places, most) // PRODUCERS * PRODUCERS
+@dataclass(frozen=True)
+class Memory:
+    """Shared memory of a block."""
+
+    columns: int
+    """Of activations, at most; wider ones are read from memory where they are multiplied."""
+    activation_bytes: int
+    """Of activations or of attention, which take turns."""
+    scratch_bytes: int
+    """Of these and the sums."""
+    places: int
+    """Of the ring of weights."""
+    place_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        return BARRIER_BYTES + self.scratch_bytes + self.places * self.place_bytes
 
 
-def _scratch_bytes(shape: Shape, rows: int) -> tuple[int, int]:
-    """(of activations or of attention, of these and the sums)."""
-    widest = max(shape.dim, shape.attention_dim, shape.ffn_dim)
+def memory_of(shape: Shape, rows: int, device: torch.device) -> Memory:
+    """All activations in shared memory where they leave room for weights, else those of the
+    stream."""
+    whole = _memory(shape, rows, device, max(shape.widths))
+    if whole.places >= WARPS:
+        return whole
+    return _memory(shape, rows, device, max(shape.dim, shape.attention_dim))
+
+
+def _memory(shape: Shape, rows: int, device: torch.device, columns: int) -> Memory:
     heads = shape.num_heads // shape.num_kv_heads
     attention = (WARPS * heads * shape.head_dim + 2 * WARPS * heads) * 4
-    activations = _whole_lines(max(rows * widest * 2, attention))
-    return activations, _whole_lines(activations + (SUMS * 16 + WARPS) * rows * 4)
+    activations = _whole_lines(max(rows * (columns + 32) * 2, attention))
+    scratch = _whole_lines(activations + (SUMS * 16 + WARPS) * rows * 4)
+    place = 16 * max(ROW_STRIDES[shape.bits], ROW_STRIDES[shape.head_bits])
+    limit = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    places = (limit - BARRIER_BYTES - scratch) // place
+    most = (BARRIER_BYTES // 8 - 2 * SUMS) // 2
+    # The warps that copy take turns.
+    return Memory(columns, activations, scratch, min(places, most) // PRODUCERS * PRODUCERS, place)
 
 
 def _whole_lines(num_bytes: int) -> int:
@@ -102,17 +138,20 @@ def _whole_lines(num_bytes: int) -> int:
 class DecodeStep:
     """The compiled kernel with all that it reads and writes; a call computes one step.
 
-    weights: of each layer those of LAYER_WEIGHTS that it has, and embedding, norm and head.
-    keys, values: [layers, blocks, block_tokens, kv_heads, head_dim]. cos_sin: float32 [positions,
-    2, head_dim / 2]. ids_B (int64), lengths_B (int32, tokens in the cache) and tables_BM (int32)
-    are read by every call; the new token's keys and values are written, lengths are not.
+    products: those named in PRODUCTS, of each layer; vectors: those of VECTORS that it has. keys,
+    values: [layers, blocks, block_tokens, kv_heads, head_dim]. cos_sin: float32 [positions, 2,
+    head_dim / 2]. ids_B (int64), lengths_B (int32, tokens in the cache) and tables_BM (int32) are
+    read by every call; the new token's keys and values are written, lengths are not.
     """
 
     def __init__(
         self,
         shape: Shape,
-        layers: Sequence[dict[str, Tensor]],
-        weights: dict[str, Tensor],
+        products: Sequence[Mapping[str, Numbers]],
+        vectors: Sequence[Mapping[str, Tensor | None]],
+        embedding: Tensor,
+        norm: Tensor,
+        head: Numbers,
         keys: Tensor,
         values: Tensor,
         cos_sin: Tensor,
@@ -127,8 +166,7 @@ class DecodeStep:
         splits = 1
         while 2 * splits * cells <= self.processors and splits < MAX_SPLITS:
             splits *= 2
-        activations, scratch = _scratch_bytes(shape, rows)
-        places = num_places(shape, rows, device)
+        memory = memory_of(shape, rows, device)
         numbers = {
             "LAYERS": shape.num_layers,
             "H": shape.num_heads,
@@ -140,21 +178,26 @@ class DecodeStep:
             "VOCAB": shape.vocab_size,
             "B": rows,
             "SPLITS": splits,
-            "STAGES": places,
+            "STAGES": memory.places,
+            "STAGE_BYTES": memory.place_bytes,
             "BLOCK_TOKENS": keys.shape[2],
             "TABLE": tables_BM.shape[1],
-            "X_BYTES": activations,
-            "SCRATCH_BYTES": scratch,
+            "BITS": shape.bits,
+            "HEAD_BITS": shape.head_bits,
+            "X_COLUMNS": memory.columns,
+            "X_BYTES": memory.activation_bytes,
+            "SCRATCH_BYTES": memory.scratch_bytes,
             "AHEAD": 3,
             "WARPS": WARPS,
             "SUMS": SUMS,
-            "CHUNK": CHUNK,
+            "ROW_BYTES": ROW_BYTES,
             "PRODUCERS": PRODUCERS,
             "THREADS": THREADS,
+            "UNROLL": {16: 8, 8: 2, 4: 4}[shape.bits],
             "EPSILON": f"{shape.norm_eps}f",
             "SCALE_LOG2": f"{shape.head_dim**-0.5 * math.log2(math.e)}f",
         }
-        self.shared_bytes = BARRIER_BYTES + scratch + places * PLACE_BYTES
+        self.shared_bytes = memory.num_bytes
         self.kernel = compile_kernel(source(PARTS, numbers), "decode_step", device)
         self.kernel.set_shared_memory_config(self.shared_bytes)
 
@@ -176,14 +219,15 @@ class DecodeStep:
             self.logits_BV,
             torch.zeros(counters, dtype=torch.int32, device=device),
         ]
-        rows_of_layers = [
-            [*(layer.get(name) for name in LAYER_WEIGHTS), keys[number], values[number]]
-            for number, layer in enumerate(layers)
-        ]
-        model = [*(weights[name] for name in ("embedding", "norm", "head")), cos_sin]
+        layers = [
+            [*(numbers for name in PRODUCTS for numbers in product[name]),
+             *(vector.get(name) for name in VECTORS), keys[number], values[number]]
+            for number, (product, vector) in enumerate(zip(products, vectors, strict=True))
+        ]  # fmt: skip
+        model = [embedding, norm, *head, cos_sin]
         # Addresses do not keep what they point to.
-        self._kept = rows_of_layers, model, state
-        self._arguments = [_addresses(part, device) for part in (rows_of_layers, model, state)]
+        self._kept = layers, model, state
+        self._arguments = [_addresses(part, device) for part in (layers, model, state)]
 
     def __call__(self) -> Tensor:
         """logits_BV, overwritten by the next call."""

@@ -11,6 +11,8 @@ from llm_core.infer.decoders import Decoder, DecodeRows, FusedDecoder, ModelDeco
 from llm_core.infer.engine import Engine, EngineConfig
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
+from llm_core.quantize.formats import Format
+from llm_core.quantize.model import round_model
 
 pytestmark = pytest.mark.gpu
 
@@ -20,6 +22,9 @@ LLAMA = ModelConfig(
 )  # fmt: skip
 QWEN2 = dataclasses.replace(LLAMA, qkv_bias=True, num_kv_heads=2, dim=1024, own_head_dim=128)
 QWEN3 = dataclasses.replace(LLAMA, qk_norm=True, num_kv_heads=8, own_head_dim=128)
+# Activations of 16 rows do not fit shared memory, and the last chunk of a row is not whole.
+WIDE = dataclasses.replace(LLAMA, ffn_dim=7744)
+CONFIGS = {"llama": LLAMA, "qwen2": QWEN2, "qwen3": QWEN3, "wide": WIDE}
 
 
 def make_model(config: ModelConfig) -> Transformer:
@@ -34,23 +39,31 @@ def make_model(config: ModelConfig) -> Transformer:
     return model
 
 
-@pytest.mark.parametrize("config", [LLAMA, QWEN2, QWEN3], ids=["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize("rows", [1, 2, 4])
-def test_logits_follow_those_of_whole_sequences(config: ModelConfig, rows: int) -> None:
+@pytest.mark.parametrize("format", [None, "int8", "int4"])
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+def test_logits_follow_those_of_whole_sequences(
+    name: str, rows: int, format: Format | None
+) -> None:
+    config = CONFIGS[name]
+    if format == "int4":  # scales are copied by fours
+        config = dataclasses.replace(config, ffn_dim=config.ffn_dim // 256 * 256 + 256)
     model = make_model(config)
-    lengths = [37, 100, 5, 200][:rows]
+    if format is not None:
+        model = round_model(model, format)
+    lengths = [37, 100, 5, 200, *range(16, 28)][:rows]
     tables = [[row * 14 + i for i in range(14)] for row in range(rows)]
     found = []
     kinds: list[type[FusedDecoder] | type[ModelDecoder]] = [FusedDecoder, ModelDecoder]
     for kind in kinds:
         torch.manual_seed(1)
-        cache = PagedCache(config, 64, 16, torch.bfloat16, "cuda")
+        cache = PagedCache(config, 14 * rows + 1, 16, torch.bfloat16, "cuda")
         with torch.inference_mode():
             tokens = [torch.randint(0, 2048, (length,)).tolist() for length in lengths]
             coming = Pass.of(tokens, lengths, tables, 16, "cuda")
             cache.begin(coming)
             model.hidden(coming.ids_N[None], coming.positions_N[None], cache)
-            buffers = DecodeRows.empty(rows, 14, 63, torch.device("cuda"))
+            buffers = DecodeRows.empty(rows, 14, 14 * rows, torch.device("cuda"))
             buffers.tables_BM.copy_(torch.tensor(tables))
             buffers.lengths_B.copy_(torch.tensor(lengths))
             buffers.ids_B.copy_(torch.arange(rows) + 7)
