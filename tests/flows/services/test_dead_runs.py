@@ -60,7 +60,10 @@ def test_next_run_begins_and_what_died_is_at_an_end(
     second = services.submit(*asked)
     if lives_on:
         wait_for(lambda: services.has_ended(first), 480, "the end of a run that nobody killed")
-        assert services.run(first)["state_type"] == "COMPLETED"
+        ends = {"COMPLETED"}
+        if "server" in victims and moment == "starting":
+            ends.add("CRASHED")  # a process that starts asks the server what it is to do
+        assert services.run(first)["state_type"] in ends, services.run(first)["state"]["message"]
     begun = wait_for(lambda: services.run(second)["state_name"] == "Running", BEGINS_S, "the next")
     print(f"\n{'+'.join(victims)} at {moment}: the next run began after {begun:.0f} s")
     left_s = 480 if lives_on else SETTLED_S - (time.monotonic() - killed_at)
