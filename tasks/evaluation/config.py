@@ -19,13 +19,21 @@ class EvaluateConfig:
     max_document_tokens: int | None = None
     """Score only the first so many tokens of a document, and count their bytes. Null: whole
     documents."""
+    windows: Literal["overlapping", "disjoint", "whole"] = "overlapping"
+    """How a document longer than the window is scored. overlapping: windows share context_tokens.
+    disjoint: each begins with one token of context, as in lm-eval. whole: it is an error. Figures
+    of two policies do not compare."""
     window_tokens: int | None = None
-    """Longest input of one forward pass. Null: the length the model was trained on."""
+    """Longest input of one forward pass. Null: the length the model was trained on; the
+    model's max_seq_len for whole documents."""
     context_tokens: int | None = None
-    """Tokens already scored that the next window of a long document begins with. Null: half a
-    window."""
+    """Tokens already scored that the next overlapping window of a long document begins with. Null:
+    half a window."""
     batch_tokens: int = 8192
     """Tokens in one forward pass, padding included."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and activations. auto: bfloat16 on a GPU, float32 elsewhere; the difference
+    is part of the result."""
     bootstrap_samples: int = 1000
     """Resamples of the documents for confidence intervals."""
     small_group_documents: int = 20

@@ -79,13 +79,16 @@ def _leaves(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[
 
 
 def paired_difference(first: Artifacts, other: Artifacts) -> Difference | None:
-    """None where a run was not evaluated, or both scored no document together."""
+    """None where a run was not evaluated, both scored no document together, or one scored long
+    documents by another policy of windows, whose figures do not compare."""
     if "evaluate" not in first or "evaluate" not in other:
         return None
-    scored = [
-        {row["id"]: row for row in read_json(run["evaluate"].file("eval.json"))["documents"]}
-        for run in (first, other)
-    ]
+    found = [read_json(run["evaluate"].file("eval.json")) for run in (first, other)]
+    # Results from before there was a choice have overlapping windows.
+    policies = {each.get("policy", {}).get("windows", "overlapping") for each in found}
+    if len(policies) > 1:
+        return None
+    scored = [{row["id"]: row for row in each["documents"]} for each in found]
     # The same text: an id alone may stand for an edited one.
     shared = [
         id for id, row in scored[0].items() if scored[1].get(id, {}).get("bytes") == row["bytes"]
@@ -94,9 +97,9 @@ def paired_difference(first: Artifacts, other: Artifacts) -> Difference | None:
         return None
     bits = [np.array([each[id]["bits"] for id in shared]) for each in scored]
     num_bytes = np.array([scored[0][id]["bytes"] for id in shared])
-    found = ratio_bootstrap(bits[1] - bits[0], num_bytes, NUM_SAMPLES, seed=0)
+    interval = ratio_bootstrap(bits[1] - bits[0], num_bytes, NUM_SAMPLES, seed=0)
     alone = sum(len(each) - len(shared) for each in scored)
-    return Difference(found.value, found.low, found.high, len(shared), alone)
+    return Difference(interval.value, interval.low, interval.high, len(shared), alone)
 
 
 def _plain(difference: Difference | None) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model, random_ids
 
 MODEL = make_model()
-CLOSE = 1e-12
+CLOSE = 1e-10
 """Nats; rounding in float64 depends on shapes."""
 
 
@@ -48,7 +48,7 @@ def groups(draw: st.DrawFn) -> list[list[Continuation]]:
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(groups(), st.integers(1, 300))
 def test_forked_context_scores_as_one_pass_per_token(
     questions: list[list[Continuation]], batch_tokens: int
@@ -98,7 +98,9 @@ def test_answers_as_long_as_the_model_reads_are_scored() -> None:
 def test_padding_behind_short_answers_needs_no_position() -> None:
     """A model with learned positions has none beyond max_seq_len."""
     shape = {"dim": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "ffn_dim": 16}
-    config = ModelConfig(vocab_size=61, max_seq_len=16, positions="learned", **shape)
+    biases = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
+    parts = {"norm": "layer", "ffn": "gelu", "positions": "learned"}
+    config = ModelConfig(vocab_size=61, max_seq_len=16, **shape, **biases, **parts)
     model = Transformer(config).double()
     init_weights(model, seed=0)
     long, short = tuple(random_ids(16, seed=1)), tuple(random_ids(8, seed=2))
