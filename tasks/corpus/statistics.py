@@ -110,8 +110,8 @@ def mean_interval(
 ) -> Interval:
     """The mean of `values` with its 95 % interval.
 
-    clusters: a name for each value; values of one cluster, such as questions about one passage, are
-    no independent witnesses, so whole clusters are drawn. Values that are all 0 or 1, each its own
+    clusters: a name for each value; values of one cluster, such as questions about one passage,
+    depend on each other, so whole clusters are drawn. Values that are all 0 or 1, each its own
     cluster, have Wilson's interval, which has a width also where all are alike; others that of the
     bootstrap. One cluster has no interval. Raises ValueError without values.
     """

@@ -33,6 +33,7 @@ from tasks.evaluation.held_out import (
     summarise,
     to_scoring_dtype,
 )
+from tasks.evaluation.suite_parts import evaluate_suites
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
 
@@ -82,6 +83,7 @@ def evaluate_model(
     }
     policy = policy_of(window, context, scoring) | dtype
     result = summarise(scored, scoring) | {"policy": policy, "counts": counts}
+    result |= evaluate_suites(train, tokenizer, window, config, out_dir, run_parts)
     samples = write_samples(model, codec, prompts, generation)
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
