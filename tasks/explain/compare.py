@@ -4,8 +4,8 @@ Differences are of bits per byte on the documents that both runs scored, resampl
 (`tasks.corpus.statistics.ratio_bootstrap`): two runs whose own intervals overlap may well differ.
 Documents of one run alone are left out and counted. The first run is the one to compare with.
 
-In: configurations of artifacts, `eval.json` of evaluate, `metrics.jsonl` of train. Leaves out:
-correction for the number of comparisons.
+In: configurations of artifacts, `eval.json` and rows of evaluate, `metrics.jsonl` of train. Leaves
+out: correction for the number of runs; that for the number of suites is made.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from llm_core.json_files import read_json
 from llm_core.training.metric_log import METRICS_FILE, read_rows
 from tasks.corpus.statistics import ratio_bootstrap
+from tasks.evaluation.suite_differences import suite_differences
 from tasks.runtime.artifact import Artifact
 
 NUM_SAMPLES = 1000
@@ -51,8 +52,15 @@ def compare_runs(runs: Sequence[Artifacts]) -> dict[str, Any]:
     return {
         "settings": differing_settings(runs),
         "differences": [None, *(_plain(paired_difference(runs[0], run)) for run in runs[1:])],
+        "suites": [None, *(_suites(runs[0], run) for run in runs[1:])],
         "curves": [curves(run) for run in runs],
     }
+
+
+def _suites(first: Artifacts, other: Artifacts) -> dict[str, Any] | None:
+    if "evaluate" not in first or "evaluate" not in other:
+        return None
+    return suite_differences(first["evaluate"], other["evaluate"])
 
 
 def differing_settings(runs: Sequence[Artifacts]) -> dict[str, list[Any]]:
