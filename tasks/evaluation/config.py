@@ -156,7 +156,7 @@ class EvaluateStageConfig:
         """Every file of every suite, which is read and checked before anything runs."""
         from tasks.evaluation.suites import SUITE_FILE, record_files, suite_folders
 
-        files = {}
+        files: dict[str, Path] = {}
         loaded = {suite.name: suite for suite in self.suites.load()}
         for name, folder in suite_folders(self.suites.folders).items():
             named = {SUITE_FILE: folder / SUITE_FILE, **record_files(folder, loaded[name].file)}

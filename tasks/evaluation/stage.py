@@ -1,5 +1,5 @@
-"""Measures how well the model predicts unseen text: bits per UTF-8 byte on validation documents,
-with error bars.
+"""Measures how well the model predicts unseen text, in bits per UTF-8 byte of validation documents,
+and how well it does on suites.
 
 bits per byte = Σ −log2 p(token) / Σ bytes, over whole documents, each scored from its own start
 with the end-of-text id as its only context (`llm_core.infer.bits_per_byte` has the window policy).
@@ -10,9 +10,9 @@ on exactly the same tokens and bytes: add-one unigram and bigram models of the t
 
 In: `id, text` of documents, `tokens, id, source, language, num_bytes` of the validation shards, the
 tokens of the training shards. Out: `eval.json`, with a row per document for paired comparisons, and
-`samples.json` (scrubbed). Numbers are rounded to what float32 passes can promise. Cost: one forward
-over at most twice the scored tokens, and one pass over the training tokens. Leaves out: downstream
-suites.
+`samples.json` (scrubbed); with suites (`tasks.evaluation.suite_parts`), `items.parquet` with a row
+per item. Numbers are rounded to what float32 passes can promise. Cost: one forward over at most
+twice the scored tokens, one pass over the training tokens, and that of the suites.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,20 +33,6 @@ NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _LETTER = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 """Of Chinese and Japanese, which write no spaces between words: each is a token."""
 WORDS = re.compile(rf"{_LETTER}|(?:(?!{_LETTER})[^\W_])+")
-
-ITEM_METRICS: Mapping[str, Callable[[str, str], float]] = {
-    "exact_match": lambda answer, right: float(_same(answer, right, "plain")),
-    "exact_match_folded": lambda answer, right: float(_same(answer, right, "folded")),
-    "number": lambda answer, right: float(last_number(answer) == last_number(right) is not None),
-    "f1": lambda answer, right: token_f1(answer, right),
-    **{
-        name: lambda answer, right, name=name: rouge(answer, right, name)
-        for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")
-    },
-}
-"""(answer, reference) → from 0 to 1, for one item."""
-CORPUS_METRICS = ("bleu", "chrf")
-TEXT_METRICS = (*ITEM_METRICS, *CORPUS_METRICS)
 
 
 def tokens(text: str) -> list[str]:
@@ -95,7 +82,10 @@ def corpus_metric(
     metric = CHRF() if name == "chrf" else BLEU(tokenize=_bleu_tokenizer(language), force=True)
     # sacrebleu takes streams: the first reference of every answer, then the second.
     most = max(map(len, references))
-    streams = [[own[n] if n < len(own) else None for own in references] for n in range(most)]
+    # None where an answer has fewer; its annotations do not say that it takes them.
+    streams: list[Any] = [
+        [own[n] if n < len(own) else None for own in references] for n in range(most)
+    ]
     score = metric.corpus_score(list(answers), streams)
     low, high = None, None
     if len(answers) > 1:
@@ -131,3 +121,15 @@ class _AllScripts:
 
     def tokenize(self, text: str) -> list[str]:
         return tokens(text)
+
+
+ITEM_METRICS: Mapping[str, Callable[[str, str], float]] = {
+    "exact_match": lambda answer, right: float(_same(answer, right, "plain")),
+    "exact_match_folded": lambda answer, right: float(_same(answer, right, "folded")),
+    "number": lambda answer, right: float(last_number(answer) == last_number(right) is not None),
+    "f1": token_f1,
+    **{name: partial(rouge, name=name) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")},
+}
+"""(answer, reference) → from 0 to 1, for one item."""
+CORPUS_METRICS = ("bleu", "chrf")
+TEXT_METRICS = (*ITEM_METRICS, *CORPUS_METRICS)
