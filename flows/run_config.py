@@ -32,6 +32,7 @@ from tasks.evaluation.config import (
     EvaluateStageConfig,
     GenerateConfig,
     QuantizeConfig,
+    SuitesConfig,
 )
 from tasks.ingest.sources import SourceConfig
 from tasks.language.config import LanguageConfig
@@ -73,6 +74,7 @@ class RunConfig:
     train: TrainConfig
     parallel: ParallelConfig
     memory: MemoryConfig
+    suites: SuitesConfig
     evaluate: EvaluateConfig
     generate: GenerateConfig
     serve: ServeConfig
@@ -155,7 +157,8 @@ class RunConfig:
             "dedup": self.dedup.in_store(self.store),
             "shards": self.shards.in_store(self.store),
             "train": self.train_stage,
-            "evaluate": EvaluateStageConfig(self.evaluate, self.generate),
+            "contamination": self.contamination.also_of(self.suites.searched()),
+            "evaluate": EvaluateStageConfig(self.evaluate, self.generate, self.suites),
         }
         return {name: named.get(name) or getattr(self, name) for name in STAGES}
 

@@ -61,6 +61,7 @@ def test_the_wheel_holds_all_that_the_clone_runs_with(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
     wanted = [f for f in tracked if f.startswith(("flows/", "tasks/", "llm_core/", "conf/"))]
+    wanted += [f for f in tracked if f.startswith("data/suites/")]
     wanted += ["prefect.yaml", "data/sample/sample.jsonl", "data/sample/LICENSES.md"]
     assert not [file for file in wanted if f"textmill/tree/{file}" not in held]
 

@@ -146,6 +146,7 @@ def describe(found: Mapping[str, Any]) -> str:
         table(("result", *letters[group]), [[name, *cells[group]] for name, *cells in results])
         for group in groups
     ]
+    pieces.append(_suite_table(found))
     pieces += [_curve_table(found, group) for group in groups]
     return "\n\n".join(filter(None, pieces))
 
@@ -180,6 +181,21 @@ def _quality(found: Mapping[str, Any]) -> list[list[str]]:
         others = [_shown(numbers[name]) for name in ("val_loss", "train_tokens_per_s")]
         rows.append([*own, *difference, *others])
     return rows
+
+
+def _suite_table(found: Mapping[str, Any]) -> str:
+    """Differences of suites to the first run; only those that hold for all suites are marked."""
+    rows, refused = [], []
+    for letter, suites in zip(found["runs"], found["suites"], strict=True):
+        for name, one in (suites or {}).items():
+            if "refused" in one:
+                refused.append(shortened(f"{letter:<3}{name} {one['refused']}", COLUMNS))
+                continue
+            value = f"{one['value']:+.4f}{'*' if one['verdict'] == 'differs' else ''}"
+            shown = [one["metric"], value, _pair(one), f"{one['p_value_of_all']:.3f}"]
+            rows.append([letter, name, *shown])
+    columns = ("", "suite", "metric", f"to {next(iter(found['runs']))}", "95 %", "p (Holm)")
+    return "\n".join([*([table(columns, rows)] if rows else []), *refused])
 
 
 def _curve_table(found: Mapping[str, Any], chosen: slice) -> str:

@@ -36,6 +36,9 @@ and no text."""
 DATASETS = ("documents", "shards")
 """Stages whose artifacts are the data sets of a run."""
 
+DIGEST_CHARS = 36
+"""Of the digest of a data set, as MLflow takes it."""
+
 ITSELF = ""
 """Among the MLflow runs of a journal, that of the run or sweep itself; others are named after their
 stage."""
@@ -96,6 +99,7 @@ def _stage(log: MlflowLog, journal: Journal, event: Event) -> None:
         child = journal.runs.get(stage) or _start_child(log, journal, event, {})
         if artifact is not None:
             _tell_artifact(log, journal, child, artifact)
+            log.datasets(child, _suites(artifact))
         log.datasets(child, event["parents"])
         log.end(child, "FINISHED", event["at"])
         for started in _events(journal, "started", stage):
@@ -107,6 +111,19 @@ def _stage(log: MlflowLog, journal: Journal, event: Event) -> None:
         counts = numbers_of_stage(artifact.counters, artifact.metrics)
         known = {"key": event["key"], "path": event["path"], "counts": counts}
         log.datasets(itself, {stage: known})
+
+
+def _suites(artifact: Artifact) -> dict[str, dict[str, Any]]:
+    """The suites that an evaluation has scored, as data sets."""
+    return {
+        name: {
+            "key": suite["digest"][:DIGEST_CHARS],
+            "path": str(artifact.path),
+            "counts": {"items": suite["items"]},
+        }
+        for name, suite in artifact.metrics.get("suites", {}).items()
+        if artifact.stage == "evaluate"
+    }
 
 
 def _tell_artifact(log: MlflowLog, journal: Journal, run_id: str, artifact: Artifact) -> None:

@@ -1,10 +1,15 @@
 """Measures the bits that the model needs for each token, from each document's own start.
 
-A document is predicted from the end-of-text id alone, never from another document. One longer than
-the window is scored in windows that overlap: each later window begins with `context_tokens` tokens
-that were scored before, so a token far inside has at least that much context, and every token is
-scored exactly once. Windows are sorted by length and padded on the right, where causal attention
-never looks.
+A document is predicted from the end-of-text id alone, never from another document. Every token is
+scored exactly once. A document longer than the window is scored by one of three policies:
+
+`overlapping`: each later window begins with `context_tokens` tokens that were scored before, so a
+token far inside has at least that much context. `disjoint`: each later window begins with the one
+token before it, and the last one reaches back to the full length; this is the rule of the language
+model evaluation harness (`get_rolling_token_windows` with a context of 1). `whole`: there is one
+window, and a document that does not fit is an error.
+
+Windows are sorted by length and padded on the right, where causal attention never looks.
 
 Bits are −log2 p in float64 from the model's own logits; divided by UTF-8 bytes they compare across
 tokenizers. Cost: one forward over window / (window - context) times the tokens.
@@ -15,16 +20,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 
 from llm_core.config import ConfigError
+from llm_core.infer.scoring import token_logprobs
 from llm_core.model.transformer import Transformer
 
-# B batch (windows) · T token places of a window · N scored places of a batch · V vocabulary
-LOGIT_ROWS = 1024
-"""Places whose logits are in memory at once."""
+# B batch (windows) · T token places of a window · N scored places of a batch
+
+WindowPolicy = Literal["overlapping", "disjoint", "whole"]
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,24 @@ class Window:
 
 
 def plan_windows(
-    num_tokens: Sequence[int], window_tokens: int, context_tokens: int
+    num_tokens: Sequence[int],
+    window_tokens: int,
+    context_tokens: int,
+    policy: WindowPolicy = "overlapping",
 ) -> list[Window]:
-    """Windows that score every token once. Raises ConfigError unless 0 <= context < window."""
+    """Windows that score every token once; only `overlapping` has context_tokens.
+
+    Raises ConfigError unless 0 <= context < window, and for a document longer than a window that is
+    to hold the whole of it.
+    """
+    if policy == "whole" and (longest := max(num_tokens, default=0)) > window_tokens:
+        raise ConfigError(
+            f"windows (whole) need documents of at most window_tokens ({window_tokens}), and one"
+            f" has {longest} tokens; set max_document_tokens={window_tokens}, or"
+            " windows=overlapping"
+        )
+    if policy != "overlapping":
+        context_tokens = 0
     if not 0 <= context_tokens < window_tokens:
         rule = f"must be at least 0 and less than the window of {window_tokens} tokens"
         raise ConfigError(f"context_tokens ({context_tokens}) {rule}; try {window_tokens // 2}")
@@ -49,6 +71,8 @@ def plan_windows(
         begin, scored = 0, 0
         while scored < count:
             end = min(begin + window_tokens, count)
+            if policy == "disjoint":
+                begin = max(0, end - window_tokens)
             windows.append(Window(document, begin, end, scored))
             scored, begin = end, end - context_tokens
     return windows
@@ -62,6 +86,7 @@ def score_documents(
     window_tokens: int,
     context_tokens: int,
     batch_tokens: int,
+    policy: WindowPolicy = "overlapping",
 ) -> list[np.ndarray]:
     """Bits (float64) of every token of every document, in the order given.
 
@@ -70,7 +95,8 @@ def score_documents(
     """
     bits = [np.zeros(len(tokens)) for tokens in documents]
     device = model.norm.weight.device
-    windows = plan_windows([len(tokens) for tokens in documents], window_tokens, context_tokens)
+    lengths = [len(tokens) for tokens in documents]
+    windows = plan_windows(lengths, window_tokens, context_tokens, policy)
     for batch in _batches(windows, batch_tokens):
         longest = batch[0].end - batch[0].begin
         inputs_BT = np.full((len(batch), longest), start_id, np.int64)
@@ -86,7 +112,8 @@ def score_documents(
         places_N = torch.from_numpy(np.flatnonzero(targets_BT >= 0)).to(device)
         targets_N = torch.from_numpy(targets_BT[targets_BT >= 0]).to(device)
         hidden_BTD = model.hidden(torch.from_numpy(inputs_BT).to(device))
-        scored = _token_bits(model, hidden_BTD.flatten(0, 1)[places_N], targets_N)
+        nats, _ = token_logprobs(model, hidden_BTD.flatten(0, 1)[places_N], targets_N)
+        scored = nats / -math.log(2)
         begin = 0
         for window in batch:
             count = window.end - window.score_from
@@ -104,13 +131,3 @@ def _batches(windows: Sequence[Window], batch_tokens: int) -> Iterator[list[Wind
         size = max(1, batch_tokens // longest)
         yield ordered[begin : begin + size]
         begin += size
-
-
-def _token_bits(model: Transformer, hidden_ND: torch.Tensor, targets_N: torch.Tensor) -> np.ndarray:
-    pieces = []
-    for begin in range(0, len(targets_N), LOGIT_ROWS):
-        logits_NV = model.logits(hidden_ND[begin : begin + LOGIT_ROWS]).double()
-        targets = targets_N[begin : begin + LOGIT_ROWS, None]
-        nats_N = logits_NV.logsumexp(-1) - logits_NV.gather(-1, targets)[:, 0]
-        pieces.append(nats_N.cpu().numpy() / math.log(2))
-    return np.concatenate(pieces)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +40,10 @@ class ContaminationConfig:
                 f"min_units ({self.min_units}) must be from 1 to ngram_units ({self.ngram_units});"
                 f" try {min(8, self.ngram_units)}"
             )
+
+    def also_of(self, suites: dict[str, SuiteConfig]) -> ContaminationConfig:
+        """With these suites too; those that are named here go before."""
+        return replace(self, suites={**suites, **self.suites})
 
     def input_files(self) -> dict[str, Path]:
         """{suite: file}. Raises ConfigError where one is not there, or has no reader."""

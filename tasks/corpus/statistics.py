@@ -1,5 +1,5 @@
-"""Gives intervals for numbers: bootstrap for ratios of sums over documents, and for areas under ROC
-curves.
+"""Gives intervals for numbers and tests their differences: bootstrap for ratios of sums over
+documents, Wilson for shares, DeLong for areas under ROC curves, McNemar for paired answers.
 
 bits per byte is Σ bits / Σ bytes over documents, and tokens of one document are not independent
 witnesses, so whole documents are drawn with replacement (Efron, 1979; ratio estimator, percentile
@@ -12,6 +12,7 @@ The percentile interval is too narrow for a handful of documents; callers say ho
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,3 +103,59 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float] | None:
     # At the ends the formula gives 0 and 1 up to rounding.
     low = (middle - spread) / scale if successes else 0.0
     return low, (middle + spread) / scale if successes < trials else 1.0
+
+
+def mean_interval(
+    values: np.ndarray, clusters: Sequence[str] | None, num_samples: int, seed: int
+) -> Interval:
+    """The mean of `values` with its 95 % interval.
+
+    clusters: a name for each value; values of one cluster, such as questions about one passage,
+    depend on each other, so whole clusters are drawn. Values that are all 0 or 1, each its own
+    cluster, have Wilson's interval, which has a width also where all are alike; others that of the
+    bootstrap. One cluster has no interval. Raises ValueError without values.
+    """
+    values = np.asarray(values, np.float64)
+    names, owners = np.unique(
+        np.arange(len(values)) if clusters is None else np.asarray(clusters), return_inverse=True
+    )
+    sums, sizes = np.bincount(owners, values), np.bincount(owners)
+    found = ratio_bootstrap(sums, sizes, num_samples, seed)
+    is_share = len(names) == len(values) and bool(np.isin(values, (0.0, 1.0)).all())
+    if len(names) > 1 and is_share:
+        low, high = wilson_interval(int(values.sum()), len(values)) or (None, None)
+        return Interval(found.value, low, high, found.standard_error, len(names))
+    return found
+
+
+def mcnemar(first: np.ndarray, other: np.ndarray) -> float:
+    """Two-sided exact p-value that neither of two models is better on the same items.
+
+    McNemar 1947. Only items on which the scores differ count: a sign test, so scores may be shares.
+    """
+    better, worse = int((other > first).sum()), int((other < first).sum())
+    discordant = better + worse
+    tail = sum(math.comb(discordant, k) for k in range(min(better, worse) + 1))
+    # Integers divide exactly, also beyond the range of doubles.
+    return min(1.0, 2 * tail / 2**discordant)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number (Holm 1979), in the order given."""
+    order = np.argsort(np.asarray(p_values), kind="stable")
+    adjusted, most = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order.tolist()):
+        most = max(most, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = most
+    return adjusted
+
+
+def detectable_difference(values: np.ndarray) -> float | None:
+    """The least difference between two models that as many items show in four of five trials.
+
+    For means of two independent sets of items with this spread, at the 5 % level: (z₀.₉₇₅ + z₀.₈) ·
+    √(2 · variance / n). Pairing on the same items shows less. None where nothing varies.
+    """
+    if len(values) < 2 or not (variance := float(np.var(values, ddof=1))):
+        return None
+    return (1.959964 + 0.841621) * math.sqrt(2 * variance / len(values))

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError, check_bounds
 from llm_core.infer.choice.sampling import SamplingParams
+from tasks.contamination.suites import SuiteConfig
+
+if TYPE_CHECKING:
+    from tasks.evaluation.suites import Suite
 
 
 @dataclass(frozen=True)
@@ -19,19 +24,29 @@ class EvaluateConfig:
     max_document_tokens: int | None = None
     """Score only the first so many tokens of a document, and count their bytes. Null: whole
     documents."""
+    windows: Literal["overlapping", "disjoint", "whole"] = "overlapping"
+    """How a document longer than the window is scored. overlapping: windows share context_tokens.
+    disjoint: each begins with one token of context, as in lm-eval. whole: it is an error. Figures
+    of two policies do not compare."""
     window_tokens: int | None = None
-    """Longest input of one forward pass. Null: the length the model was trained on."""
+    """Longest input of one forward pass. Null: the length the model was trained on; the
+    model's max_seq_len for whole documents."""
     context_tokens: int | None = None
-    """Tokens already scored that the next window of a long document begins with. Null: half a
-    window."""
+    """Tokens already scored that the next overlapping window of a long document begins with. Null:
+    half a window."""
     batch_tokens: int = 8192
     """Tokens in one forward pass, padding included."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and activations. auto: bfloat16 on a GPU, float32 elsewhere; the difference
+    is part of the result."""
     bootstrap_samples: int = 1000
     """Resamples of the documents for confidence intervals."""
     small_group_documents: int = 20
     """Groups with fewer documents are marked `small`, since their intervals are too narrow."""
     seed: int = 0
-    """Seed of the bootstrap."""
+    """Seed of the bootstrap, and of the choice of shots."""
+    shots: int | None = None
+    """Solved items before each question of a suite. Null: as many as the suite asks for."""
     sample_prompts: tuple[str, ...] = ("The ",)
     """Prompts that the model continues."""
     num_document_prompts: int = 2
@@ -45,7 +60,7 @@ class EvaluateConfig:
         check_bounds(self, max_documents=(1, None), max_document_tokens=(1, None))
         check_bounds(self, window_tokens=(2, None), context_tokens=(0, None))
         check_bounds(self, batch_tokens=(1, None), bootstrap_samples=(100, None))
-        check_bounds(self, small_group_documents=(0, None), seed=(0, None))
+        check_bounds(self, small_group_documents=(0, None), seed=(0, None), shots=(0, None))
         check_bounds(self, num_document_prompts=(0, None), document_prompt_tokens=(1, None))
         if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
             raise ConfigError(
@@ -98,11 +113,55 @@ class GenerateConfig:
 
 
 @dataclass(frozen=True)
+class SuitesConfig:
+    """Which suites `contamination` looks for and `evaluate` scores."""
+
+    folders: tuple[Path, ...] = field(default=(), metadata=NOT_IN_KEY)
+    """Folders of suites: each has a suite.yaml, or holds folders that have one. Their content is
+    part of the key."""
+    max_items: int | None = None
+    """Items of each suite that are scored: its first ones. Null: all."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, max_items=(1, None))
+
+    def load(self) -> list[Suite]:
+        """The suites in order of their names. Raises ConfigError for what is not one."""
+        from tasks.evaluation.suites import load_suite, suite_folders
+
+        return [load_suite(*each) for each in sorted(suite_folders(self.folders).items())]
+
+    def searched(self) -> dict[str, SuiteConfig]:
+        """The suites as `contamination` looks for them."""
+        from tasks.evaluation.suites import read_suite_file, suite_folders
+
+        found = {}
+        for name, folder in suite_folders(self.folders).items():
+            suite = read_suite_file(folder)
+            choices = suite.columns.choices if suite.kind == "choices" else None
+            columns = suite.columns.question, suite.columns.answer, choices, suite.columns.id
+            found[name] = SuiteConfig(folder / suite.file, *columns)
+        return found
+
+
+@dataclass(frozen=True)
 class EvaluateStageConfig:
     """What is scored, and how the samples beside it are generated."""
 
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
+    suites: SuitesConfig = field(default_factory=SuitesConfig)
+
+    def input_files(self) -> dict[str, Path]:
+        """Every file of every suite, which is read and checked before anything runs."""
+        from tasks.evaluation.suites import SUITE_FILE, record_files, suite_folders
+
+        files: dict[str, Path] = {}
+        loaded = {suite.name: suite for suite in self.suites.load()}
+        for name, folder in suite_folders(self.suites.folders).items():
+            named = {SUITE_FILE: folder / SUITE_FILE, **record_files(folder, loaded[name].file)}
+            files |= {f"{name}/{file}": path for file, path in named.items()}
+        return files
 
 
 @dataclass(frozen=True)

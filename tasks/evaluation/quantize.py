@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_core.config import ConfigError
 from tasks.evaluation.config import EvaluateConfig, QuantizeConfig
-from tasks.evaluation.stage import check_round_trip, choose_documents, choose_window
+from tasks.evaluation.held_out import check_round_trip, choose_documents, choose_window
 from tasks.runtime.artifact import Artifact
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ Differences are of bits per byte on the documents that both runs scored, resampl
 (`tasks.corpus.statistics.ratio_bootstrap`): two runs whose own intervals overlap may well differ.
 Documents of one run alone are left out and counted. The first run is the one to compare with.
 
-In: configurations of artifacts, `eval.json` of evaluate, `metrics.jsonl` of train. Leaves out:
-correction for the number of comparisons.
+In: configurations of artifacts, `eval.json` and rows of evaluate, `metrics.jsonl` of train. Leaves
+out: correction for the number of runs; that for the number of suites is made.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from llm_core.json_files import read_json
 from llm_core.training.metric_log import METRICS_FILE, read_rows
 from tasks.corpus.statistics import ratio_bootstrap
+from tasks.evaluation.suite_differences import suite_differences
 from tasks.runtime.artifact import Artifact
 
 NUM_SAMPLES = 1000
@@ -51,8 +52,15 @@ def compare_runs(runs: Sequence[Artifacts]) -> dict[str, Any]:
     return {
         "settings": differing_settings(runs),
         "differences": [None, *(_plain(paired_difference(runs[0], run)) for run in runs[1:])],
+        "suites": [None, *(_suites(runs[0], run) for run in runs[1:])],
         "curves": [curves(run) for run in runs],
     }
+
+
+def _suites(first: Artifacts, other: Artifacts) -> dict[str, Any] | None:
+    if "evaluate" not in first or "evaluate" not in other:
+        return None
+    return suite_differences(first["evaluate"], other["evaluate"])
 
 
 def differing_settings(runs: Sequence[Artifacts]) -> dict[str, list[Any]]:
@@ -79,13 +87,16 @@ def _leaves(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[
 
 
 def paired_difference(first: Artifacts, other: Artifacts) -> Difference | None:
-    """None where a run was not evaluated, or both scored no document together."""
+    """None where a run was not evaluated, both scored no document together, or one scored long
+    documents by another policy of windows, whose figures do not compare."""
     if "evaluate" not in first or "evaluate" not in other:
         return None
-    scored = [
-        {row["id"]: row for row in read_json(run["evaluate"].file("eval.json"))["documents"]}
-        for run in (first, other)
-    ]
+    found = [read_json(run["evaluate"].file("eval.json")) for run in (first, other)]
+    # Results from before there was a choice have overlapping windows.
+    policies = {each.get("policy", {}).get("windows", "overlapping") for each in found}
+    if len(policies) > 1:
+        return None
+    scored = [{row["id"]: row for row in each["documents"]} for each in found]
     # The same text: an id alone may stand for an edited one.
     shared = [
         id for id, row in scored[0].items() if scored[1].get(id, {}).get("bytes") == row["bytes"]
@@ -94,9 +105,9 @@ def paired_difference(first: Artifacts, other: Artifacts) -> Difference | None:
         return None
     bits = [np.array([each[id]["bits"] for id in shared]) for each in scored]
     num_bytes = np.array([scored[0][id]["bytes"] for id in shared])
-    found = ratio_bootstrap(bits[1] - bits[0], num_bytes, NUM_SAMPLES, seed=0)
+    interval = ratio_bootstrap(bits[1] - bits[0], num_bytes, NUM_SAMPLES, seed=0)
     alone = sum(len(each) - len(shared) for each in scored)
-    return Difference(found.value, found.low, found.high, len(shared), alone)
+    return Difference(interval.value, interval.low, interval.high, len(shared), alone)
 
 
 def _plain(difference: Difference | None) -> dict[str, Any] | None:

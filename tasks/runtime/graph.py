@@ -89,7 +89,7 @@ _REPORTED = (
         "tasks.evaluation.stage",
         "evaluate_model",
         ("documents", "tokenizer", "shards", "train"),
-        ("torch",),
+        ("torch", "sacrebleu", "rouge-score"),
     ),
     Stage(
         "bench", "tasks.evaluation.bench", "benchmark_model", ("train",), ("torch",), measured=True

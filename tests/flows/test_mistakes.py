@@ -152,6 +152,10 @@ MISTAKES = {
         ["plan", "documents.mixture.language_frac={eng: 0.5}"],
         ["language_frac names eng", "the label is en"],
     ),
+    "folder of suites that is not there": (
+        ["plan", "suites.folders=[no]"],
+        ["suites.folders (no) has no suite.yaml"],
+    ),
     "suite that is not there": (
         ["plan", "contamination.suites.x.path=no.jsonl"],
         ["contamination.suites.x.path (no.jsonl)"],

@@ -11,6 +11,7 @@ from tasks.report.markup import foreign
 from tasks.report.page import Section
 from tasks.report.quantities import NOT_MEASURED, Facts, count, fixed, plural, size, span
 from tasks.report.run import Run, interval_text
+from tasks.report.sections.suites import suites_of
 
 LARGEST = 20
 BASELINES = (("bigram", "r1"), ("unigram", "r2"))
@@ -35,6 +36,7 @@ def evaluation_section(run: Run) -> Section:
         "by_name": {name: _by_name(evaluate, f"by_{name}") for name in ("source", "language")},
         "references": reference_legend(references_of(evaluate)),
         "policy": _policy(evaluate),
+        "suites": suites_of(evaluate),
     }
     return Section("evaluation", "Evaluation", finding, values)
 

@@ -77,9 +77,15 @@ def test_every_run_of_many_has_its_results_and_curve() -> None:
         for n, letter in enumerate("ABCDEF", 1)
     }
     curves = [{"val_loss": [[100, 10.0 + n]]} for n in range(6)]
-    shown = describe(
-        {"runs": runs, "settings": {}, "differences": [None] * 6, "curves": curves}
-    ).splitlines()
+    clear = {"metric": "acc", "value": 0.25, "low": 0.125, "high": 0.375}
+    clear |= {"verdict": "differs", "p_value_of_all": 0.001}
+    refused = {"refused": "not compared: digest differ"}
+    found = {"runs": runs, "settings": {}, "differences": [None] * 6, "curves": curves}
+    found["suites"] = [None, {}, {"cloze": clear, "copying": refused}, None, None, None]
+    shown = describe(found).splitlines()
+    words = [line.split() for line in shown]
+    assert ["C", "cloze", "acc", "+0.2500*", "0.1250…0.3750", "0.001"] in words
+    assert "C  copying not compared: digest differ" in shown
     cells = [line.split()[1:] for line in shown if line.startswith("val_loss ")]
     assert [*cells[0], *cells[1]] == list("123456")
     losses = [line.split()[1:] for line in shown if line.split()[:1] == ["100"]]

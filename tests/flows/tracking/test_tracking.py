@@ -49,6 +49,11 @@ def test_run_has_one_parent_and_a_child_for_each_stage_it_executed(
     assert train.data.tags["event.damaged_checkpoint"] == "step 2: kept as x.damaged"
     inputs = {entry.dataset.name: entry.dataset.digest for entry in train.inputs.dataset_inputs}
     assert inputs == {name: summary["stages"][name]["key"] for name in ("tokenizer", "shards")}
+    evaluate = children["evaluate"]
+    inputs = {entry.dataset.name: entry.dataset.digest for entry in evaluate.inputs.dataset_inputs}
+    assert inputs["cloze"] == "d" * 36
+    names = ("acc", "acc_low", "acc_high")
+    assert [evaluate.data.metrics[f"eval/cloze/{name}"] for name in names] == [0.5, 0.4, 0.6]
     assert children["ingest"].data.metrics["dropped/EMPTY"] == 1
     assert [f.path for f in tracked.client.list_artifacts(train.info.run_id)] == [
         "artifact.json",

@@ -82,3 +82,37 @@ def test_every_token_is_scored_once_with_the_promised_context(
 def test_context_must_leave_something_to_score(context: int) -> None:
     with pytest.raises(ConfigError, match="context_tokens"):
         plan_windows([3], 8, context)
+
+
+@given(st.lists(st.integers(0, 60), max_size=6), st.integers(1, 20))
+def test_disjoint_windows_are_those_of_the_harness(sizes: list[int], window: int) -> None:
+    """`lm_eval.utils.get_rolling_token_windows` with a context of 1, made disjoint."""
+    planned = plan_windows(sizes, window, 0, "disjoint")
+    for document, size in enumerate(sizes):
+        expected, done = [], 0
+        while done < size:
+            end = done + min(size - done, window)
+            expected.append((max(0, end - window), end, done))
+            done = end
+        assert expected == [
+            (w.begin, w.end, w.score_from) for w in planned if w.document == document
+        ]
+
+
+def test_whole_documents_are_one_window_or_an_error() -> None:
+    assert [(w.begin, w.end) for w in plan_windows([8, 3], 8, 4, "whole")] == [(0, 8), (0, 3)]
+    with pytest.raises(ConfigError, match=r"one\s+has 9 tokens; set max_document_tokens=8"):
+        plan_windows([8, 9], 8, 4, "whole")
+
+
+def test_overlap_lowers_bits_of_later_tokens_alone() -> None:
+    """The three policies agree within the first window."""
+    model = make_model()
+    tokens = [np.array(random_ids(40, seed=9))]
+    by_policy = [
+        score_documents(model, tokens, START, window, 8, 100, policy)[0]
+        for window, policy in ((16, "overlapping"), (16, "disjoint"), (40, "whole"))
+    ]
+    for bits in by_policy[1:]:
+        assert bits[:16] == pytest.approx(by_policy[0][:16], abs=1e-10)
+        assert bits[16:24] != pytest.approx(by_policy[0][16:24], abs=1e-10)

@@ -71,6 +71,12 @@ def model_metrics() -> dict[str, Any]:
                 "num_documents": 57,
                 "num_bytes": 260_000,
             },
+            "suites": {
+                "cloze": _suite("acc", 0.62, 0.482, 0.741, 50) | {"chance": 0.25},
+                "agreement": _suite("acc", 0.506, 0.464, 0.553, 160) | {"chance": 0.5},
+                "to_chinese": _suite("chrf", 1.5, 0.25, 3.125, 40)
+                | {"empty_frac": 0.05, "cut_off_frac": 0.8, "repetitive_frac": 0.0},
+            },
             "unigram_bpb": 3.214,
             "bigram_bpb": 2.471,
             "baselines": {
@@ -174,3 +180,8 @@ def model_metrics() -> dict[str, Any]:
             },
         },
     }
+
+
+def _suite(metric: str, value: float, low: float, high: float, items: int) -> dict[str, Any]:
+    metrics = {metric: {"value": value, "low": low, "high": high}}
+    return {"headline": metric, "items": items, "shots": 2, "metrics": metrics}

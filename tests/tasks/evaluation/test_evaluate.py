@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from tasks.corpus.documentset import write_table
 from tasks.corpus.tally import MAX_LABELS, OTHER
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
 from tasks.evaluation.generate import generate_text
-from tasks.evaluation.stage import Scored, evaluate_model, summarise
+from tasks.evaluation.held_out import Scored, summarise
+from tasks.evaluation.stage import evaluate_model
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
 from tasks.tokenizer.encoder import load_tokenizer
@@ -143,6 +145,55 @@ def test_window_is_the_length_of_training(run: Run, tmp_path: Path) -> None:
         evaluate(run, tmp_path / "long", dataclasses.replace(CONFIG, window_tokens=97))
 
 
+def test_perplexities_are_those_of_the_bits_and_the_policy_is_recorded(
+    run: Run, evaluated: Artifact, tmp_path: Path
+) -> None:
+    metrics = evaluated.metrics
+    bits = sum(row["bits"] for row in eval_json(evaluated)["documents"])
+    texts = run.texts.values()
+    sizes = {
+        "token": metrics["counts"]["tokens"],
+        "word": sum(len(re.split(r"\s+", text)) for text in texts),
+        "byte": sum(len(text.encode()) for text in texts),
+    }
+    for unit, size in sizes.items():
+        found = metrics["perplexity"][unit]
+        assert found["value"] == pytest.approx(2 ** (bits / size), rel=1e-3)
+        assert found["low"] < found["value"] < found["high"]
+    assert set(metrics["by_source"]) == {
+        name for name, group in metrics["by_source"].items() if group["perplexity"]["byte"]["value"]
+    }
+    assert metrics["policy"]["windows"] == "overlapping"
+    disjoint = evaluate(run, tmp_path / "out", dataclasses.replace(CONFIG, windows="disjoint"))
+    assert disjoint.metrics["policy"]["windows"] == "disjoint"
+    assert disjoint.metrics["policy"]["context_tokens"] == 0
+    assert disjoint.metrics["val_bpb"]["value"] != metrics["val_bpb"]["value"]
+
+
+def test_shorter_numbers_are_recorded_with_their_difference_to_float32(
+    run: Run, evaluated: Artifact, tmp_path: Path
+) -> None:
+    assert evaluated.metrics["policy"]["dtype"] == "float32"
+    half = evaluate(run, tmp_path / "out", dataclasses.replace(CONFIG, dtype="bfloat16")).metrics
+    difference = half["policy"]["bits_per_byte_more_than_float32"]
+    assert half["policy"]["dtypes_compared_on_documents"] == len(run.texts)
+    assert 0 < abs(difference) < 0.2
+    # All documents are compared here; their end-of-texts are in one of both alone.
+    assert half["val_bpb"]["value"] - evaluated.metrics["val_bpb"]["value"] == pytest.approx(
+        difference, abs=0.01
+    )
+
+
+def test_whole_documents_that_do_not_fit_are_an_error_with_a_way_out(
+    run: Run, tmp_path: Path
+) -> None:
+    whole = dataclasses.replace(CONFIG, windows="whole")
+    with pytest.raises(ConfigError, match="set max_document_tokens=96"):
+        evaluate(run, tmp_path / "a", whole)
+    short = dataclasses.replace(whole, max_document_tokens=96)
+    assert evaluate(run, tmp_path / "b", short).metrics["policy"]["window_tokens"] == 96
+
+
 def test_limits_take_the_smallest_ids_and_first_tokens_and_count_their_bytes(
     run: Run, tmp_path: Path
 ) -> None:
@@ -225,6 +276,7 @@ def test_groups_are_bounded_and_hold_no_address() -> None:
     sizes = np.array([d.num_bytes for d in documents])
     scored = Scored(
         documents,
+        np.ones(len(sources), np.int64),
         np.ones(len(sources), np.int64),
         sizes,
         dict.fromkeys(("model", "unigram", "bigram"), bits),

@@ -58,6 +58,17 @@ def test_equal_runs_do_not_differ_and_edited_documents_are_not_paired(tmp_path: 
     assert paired_difference({}, edited) is None
 
 
+def test_figures_of_two_window_policies_are_not_paired(tmp_path: Path) -> None:
+    runs = []
+    for name in ("overlapping", "disjoint"):
+        runs.append(evaluated(tmp_path, name, {"x": (10.0, 5)}))
+        file = tmp_path / name / "eval.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"policy": {"windows": name}}))
+    assert paired_difference(*runs) is None
+    # Results without a name of their windows are overlapping.
+    assert paired_difference(runs[0], evaluated(tmp_path, "old", {"x": (9.0, 5)})) is not None
+
+
 SETTINGS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3)
 
 

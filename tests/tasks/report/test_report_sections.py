@@ -42,6 +42,17 @@ def test_a_corpus_of_one_language_is_not_weighed_by_language(tmp_path: Path) -> 
     )
 
 
+def test_suites_show_intervals_chance_and_how_answers_ended(tmp_path: Path) -> None:
+    artifacts = report_artifacts.realistic(tmp_path)
+    text = Page(render(artifacts, tmp_path)).text
+    assert "cloze acc 0.620 0.482" in text and "0.741 0.250 50 2" in text
+    assert "chance 0.25" in text and "chance 0.50" in text
+    assert "to_chinese chrf 1.500 0.250" in text
+    assert "to_chinese 5.0 % 80.0 % 0 %" in text
+    without = Page(render(changed(artifacts, "evaluate", suites={}), tmp_path)).text
+    assert "Metrics of suites" in text and "Metrics of suites" not in without
+
+
 def test_speed_is_withheld_when_the_cache_is_not_proved_right(tmp_path: Path) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
     speed = compact(artifacts[-1].metrics["decode_tok_s"])

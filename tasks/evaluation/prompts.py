@@ -1,0 +1,121 @@
+"""Turns items of a suite into token ids: shots, the question, and the border before each answer.
+
+The border is where the tokens of prompt and answer together first differ from those of the prompt
+alone, never the sum of both: a tokenizer may merge the end of a prompt with the beginning of an
+answer. White space at the end of a prompt belongs to the answer, as in lm-eval. What is too long
+loses tokens on the left, after the start of the text, and never of the answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llm_core.config import ConfigError
+from llm_core.infer.scoring import Continuation
+from tasks.evaluation.generate import begin
+from tasks.evaluation.suites import LETTERS, Suite, SuiteItem
+
+if TYPE_CHECKING:
+    from tasks.tokenizer.encoder import Tokenizer
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A prompt with one answer, as ids."""
+
+    continuation: Continuation
+    is_merged: bool
+    """Whether a token crosses the border, so that scoring begins before the answer."""
+    is_truncated: bool
+
+
+def prompt_of(suite: Suite, item: SuiteItem, num_shots: int, seed: int) -> str:
+    """What a model is given for an item: solved others, then its question."""
+    shown = [
+        question_of(suite, shot) + suite.file.delimiter + _solution(suite, shot)
+        for shot in choose_shots(suite, item, num_shots, seed)
+    ]
+    return suite.file.separator.join([*shown, question_of(suite, item)])
+
+
+def choose_shots(suite: Suite, item: SuiteItem, num_shots: int, seed: int) -> list[SuiteItem]:
+    """The same ones for all items, so that prompts begin alike; the next one stands in where an
+    item would be shown its own solution."""
+    if not num_shots:
+        return []
+    drawn = (suite.shots[place] for place in _order(len(suite.shots), seed))
+    others = (shot for shot in drawn if shot.question != item.question)
+    chosen = list(itertools.islice(others, num_shots))
+    if len(chosen) < num_shots:
+        raise ConfigError(
+            f"suite {suite.name} has {len(suite.shots)} items, too few for {num_shots} shots before"
+            f" item {item.id}; lower evaluate.shots"
+        )
+    return chosen
+
+
+@functools.lru_cache(8)
+def _order(count: int, seed: int) -> Sequence[int]:
+    return random.Random(seed).sample(range(count), count)
+
+
+def question_of(suite: Suite, item: SuiteItem) -> str:
+    """The question, with its choices where their letters are the answers."""
+    if not _has_letters(suite):
+        return item.question
+    listed = zip(LETTERS, item.choices, strict=False)
+    lines = [f"{letter}. {choice}" for letter, choice in listed]
+    return "\n".join([item.question, *lines, suite.file.unconditional])
+
+
+def choice_texts(suite: Suite, item: SuiteItem) -> Sequence[str]:
+    """The choices as a model would write them."""
+    return LETTERS[: len(item.choices)] if _has_letters(suite) else item.choices
+
+
+def _solution(suite: Suite, item: SuiteItem) -> str:
+    return item.references[0] if item.label is None else choice_texts(suite, item)[item.label]
+
+
+def _has_letters(suite: Suite) -> bool:
+    return suite.file.kind == "choices" and suite.file.form == "letters"
+
+
+def encode_answer(
+    tokenizer: Tokenizer, prompt: str, answer: str, window_tokens: int, where: str
+) -> Encoded:
+    """The ids of `prompt` and `answer` together. where: names the item in errors.
+
+    Raises ConfigError for an answer that has no token, or does not fit the window.
+    """
+    kept = prompt.rstrip()
+    answer = prompt[len(kept) :] + answer
+    alone, whole = tokenizer.encode(kept).tolist(), tokenizer.encode(kept + answer).tolist()
+    pairs = itertools.zip_longest(alone, whole)
+    border = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    border = min(border, len(whole) - 1)
+    if border < 0:
+        raise ConfigError(f"{where} has an answer without a token; fix or remove it")
+    context, ids = begin(tokenizer, whole[:border]), whole[border:]
+    # The last token is predicted and not read, so a sequence has one more than the window.
+    room, num_start = window_tokens + 1 - len(ids), len(tokenizer.start_ids)
+    if room < max(1, num_start):
+        raise ConfigError(
+            f"{where} has an answer of {len(ids)} tokens, and the window of {window_tokens} has no"
+            " room for it; raise evaluate.window_tokens, or remove the item"
+        )
+    is_truncated = len(context) > room
+    if is_truncated:
+        context = context[:num_start] + context[len(context) - room + num_start :]
+    continuation = Continuation((*context, *ids), len(context))
+    return Encoded(continuation, border < len(alone), is_truncated)
+
+
+def prompt_digest(prompt: str) -> str:
+    return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]

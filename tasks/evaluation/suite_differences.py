@@ -1,0 +1,77 @@
+"""Compares two evaluations on the same items of the same suites.
+
+Each suite is compared by the first metric of single items that it has. The interval is that of the
+mean difference, items of a cluster drawn together; the p-value is McNemar's exact one, corrected by
+Holm over the suites. A suite whose items or prompts differ is refused, with what differs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from tasks.corpus.statistics import holm, mcnemar, ratio_bootstrap
+from tasks.evaluation.suite_results import ROWS_FILE, item_scores
+from tasks.runtime.artifact import Artifact
+
+SIGNIFICANT = 0.05
+MUST_AGREE = ("digest", "shots", "asked")
+
+
+def suite_differences(first: Artifact, other: Artifact) -> dict[str, dict[str, Any]]:
+    """{suite: what differs}, of suites that both have scored: other minus first."""
+    known = [each.metrics.get("suites", {}) for each in (first, other)]
+    shared = [name for name in known[0] if name in known[1]]
+    if not shared:
+        return {}
+    rows = [_rows(each) for each in (first, other)]
+    found = {}
+    for name in shared:
+        about = [suites[name] for suites in known]
+        found[name] = _difference(*about, *(each[name] for each in rows))
+    tested = [name for name in shared if "p_value" in found[name]]
+    for name, value in zip(tested, holm([found[n]["p_value"] for n in tested]), strict=True):
+        found[name]["p_value_of_all"] = value
+        found[name]["verdict"] = (
+            "differs" if value < SIGNIFICANT else "no difference seen at this number of items"
+        )
+    return found
+
+
+def _rows(evaluate: Artifact) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in pq.read_table(evaluate.file(ROWS_FILE), use_threads=False).to_pylist():
+        found.setdefault(row["suite"], []).append(row)
+    return found
+
+
+def _difference(
+    first: dict[str, Any],
+    other: dict[str, Any],
+    first_rows: list[dict[str, Any]],
+    other_rows: list[dict[str, Any]],
+) -> dict[str, Any]:
+    differing = [name for name in MUST_AGREE if first[name] != other[name]]
+    pairs = [[(r["item"], r["prompt_digest"]) for r in rows] for rows in (first_rows, other_rows)]
+    if not differing and pairs[0] != pairs[1]:
+        differing = ["items" if len(pairs[0]) != len(pairs[1]) else "prompts"]
+    if differing:
+        return {"refused": f"not compared: {', '.join(differing)} differ"}
+    scores = [item_scores(rows, first["asked"]) for rows in (first_rows, other_rows)]
+    if not scores[0]:
+        return {"refused": "not compared: no metric of single items"}
+    metric = first["headline"] if first["headline"] in scores[0] else next(iter(scores[0]))
+    one, two = (each[metric] for each in scores)
+    _, owners = np.unique([row["cluster"] for row in first_rows], return_inverse=True)
+    sums, sizes = np.bincount(owners, two - one), np.bincount(owners)
+    interval = ratio_bootstrap(sums, sizes, first["bootstrap_samples"], seed=0)
+    return {
+        "metric": metric,
+        "items": len(one),
+        "value": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "p_value": mcnemar(one, two),
+    }

@@ -1,0 +1,187 @@
+"""Gives the figures of suites from their rows, so that whoever has the rows can rebuild them.
+
+Credit of an item: 1 for the right choice, and 1/k where it is among k best ones. Choices compare by
+log-probability (`acc`), by that per character, UTF-8 byte or token of the answer, and by that minus
+the log-probability of the answer after `Answer:` alone (`acc_unconditional`). `centred` is
+(acc − chance) / (1 − chance). Brier score: Σ (p − right)² over choices, p from a softmax over
+log-probabilities. Calibration error: mean distance of confidence and credit over ten bins.
+
+Intervals: Wilson for independent right-or-wrong items, else a bootstrap over clusters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from tasks.corpus.statistics import detectable_difference, mean_interval
+from tasks.evaluation.suites import Suite
+from tasks.evaluation.text_metrics import (
+    CORPUS_METRICS,
+    ITEM_METRICS,
+    corpus_metric,
+    is_repetitive,
+)
+from tasks.runtime.artifact import Artifact
+
+ROWS_FILE = "items.parquet"
+CONFIDENCE_BINS = 10
+
+Row = Mapping[str, Any]
+
+CHOICE_SCORES: Mapping[str, Callable[[Row], float]] = {
+    "acc": lambda choice: choice["logprob"],
+    "acc_chars": lambda choice: choice["logprob"] / choice["chars"],
+    "acc_bytes": lambda choice: choice["logprob"] / choice["bytes"],
+    "acc_tokens": lambda choice: choice["logprob"] / choice["tokens"],
+    "acc_unconditional": lambda choice: choice["logprob"] - choice["unconditional"],
+}
+"""Metric → what the choices of an item compare by."""
+
+
+def read_suites(evaluate: Artifact) -> dict[str, Any]:
+    """The figures of an artifact once more, from its rows and what it says about its suites."""
+    known = evaluate.metrics["suites"]
+    rows = pq.read_table(evaluate.file(ROWS_FILE), use_threads=False).to_pylist()
+    return {
+        name: suite
+        | figures(
+            [row for row in rows if row["suite"] == name],
+            suite["kind"],
+            suite["asked"],
+            suite["headline"],
+            suite["language"],
+            suite["bootstrap_samples"],
+        )
+        for name, suite in known.items()
+    }
+
+
+def describe(suite: Suite, shots: int, bootstrap_samples: int) -> dict[str, Any]:
+    """What a suite is, beside its figures."""
+    file = suite.file
+    asked = list(CHOICE_SCORES) if file.kind == "choices" else list(file.metrics)
+    return {
+        "kind": file.kind,
+        "form": file.form,
+        "version": file.version,
+        "digest": suite.digest,
+        "licence": file.licence,
+        "language": file.language,
+        "shots": shots,
+        "asked": asked,
+        "headline": file.headline or asked[0],
+        "bootstrap_samples": bootstrap_samples,
+    }
+
+
+def figures(
+    rows: Sequence[Row],
+    kind: str,
+    asked: Sequence[str],
+    headline: str,
+    language: str,
+    bootstrap_samples: int,
+) -> dict[str, Any]:
+    """Every figure of one suite: `metrics` with intervals, counts, and what they can tell apart."""
+    clusters = [row["cluster"] for row in rows]
+    found = {
+        "items": len(rows),
+        "clusters": len(set(clusters)),
+        "truncated": sum(row["is_truncated"] for row in rows),
+    }
+    by_item = item_scores(rows, asked)
+    metrics: dict[str, Any] = {}
+    for name, scores in by_item.items():
+        interval = mean_interval(scores, clusters, bootstrap_samples, seed=0)
+        metrics[name] = {"value": interval.value, "low": interval.low, "high": interval.high}
+    for name in asked:
+        if name in CORPUS_METRICS:
+            answers, references = ([row[key] for row in rows] for key in ("answer", "references"))
+            metrics[name] = corpus_metric(name, answers, references, language, bootstrap_samples)
+    found["metrics"] = metrics
+    if headline in by_item:
+        found["detectable_difference"] = detectable_difference(by_item[headline])
+    return found | (_of_choices(rows, metrics) if kind == "choices" else _of_answers(rows))
+
+
+def item_scores(rows: Sequence[Row], asked: Sequence[str]) -> dict[str, np.ndarray]:
+    """{metric: score of each item, from 0 to 1} of those metrics that single items have."""
+    found: dict[str, np.ndarray] = {}
+    for name in asked:
+        if name in CHOICE_SCORES:
+            found[name] = np.array([_credit(row, CHOICE_SCORES[name]) for row in rows])
+        elif name in ITEM_METRICS:
+            compare = ITEM_METRICS[name]
+            found[name] = np.array(
+                [max(compare(row["answer"], right) for right in row["references"]) for row in rows]
+            )
+    return found
+
+
+def _credit(row: Row, score: Callable[[Row], float]) -> float:
+    scores = [score(choice) for choice in row["choices"]]
+    best = [place for place, value in enumerate(scores) if value == max(scores)]
+    return 1 / len(best) if row["label"] in best else 0.0
+
+
+def _of_choices(rows: Sequence[Row], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    chance = math.fsum(1 / len(row["choices"]) for row in rows) / len(rows)
+    brier, confidence, credit = [], [], []
+    for row in rows:
+        logprobs = np.array([choice["logprob"] for choice in row["choices"]])
+        shares = np.exp(logprobs - logprobs.max())
+        shares /= shares.sum()
+        right = np.arange(len(shares)) == row["label"]
+        brier.append(float(((shares - right) ** 2).sum()))
+        confidence.append(float(shares.max()))
+        credit.append(_credit(row, CHOICE_SCORES["acc"]))
+    bins = np.minimum((np.array(confidence) * CONFIDENCE_BINS).astype(int), CONFIDENCE_BINS - 1)
+    gaps = np.bincount(bins, np.array(confidence) - np.array(credit))
+    merged = [any(choice["is_merged"] for choice in row["choices"]) for row in rows]
+    return {
+        "chance": chance,
+        "centred": (metrics["acc"]["value"] - chance) / (1 - chance),
+        "brier": math.fsum(brier) / len(rows),
+        "calibration_error": float(np.abs(gaps).sum()) / len(rows),
+        "merged_frac": sum(merged) / len(rows),
+    }
+
+
+def _of_answers(rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "empty_frac": sum(not row["answer"] for row in rows) / len(rows),
+        "cut_off_frac": sum(row["is_cut_off"] for row in rows) / len(rows),
+        "repetitive_frac": sum(is_repetitive(row["answer"]) for row in rows) / len(rows),
+    }
+
+
+def over_suites(suites: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Means over suites of choices: `macro_centred`, in which each suite counts alike, and
+    `pooled_acc`, in which each item does. Empty without one."""
+    chosen = [suite for suite in suites.values() if suite["kind"] == "choices"]
+    if not chosen:
+        return {}
+    num_items = sum(suite["items"] for suite in chosen)
+    right = math.fsum(suite["metrics"]["acc"]["value"] * suite["items"] for suite in chosen)
+    return {
+        "macro_centred": math.fsum(suite["centred"] for suite in chosen) / len(chosen),
+        "pooled_acc": right / num_items,
+    }
+
+
+def for_tracking(suites: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """{suite: {metric, metric_low, metric_high}}, the names of MLflow."""
+    return {
+        name: {
+            metric + end: found[key]
+            for metric, found in suite["metrics"].items()
+            for key, end in (("value", ""), ("low", "_low"), ("high", "_high"))
+            if found[key] is not None
+        }
+        for name, suite in suites.items()
+    }

@@ -1,0 +1,172 @@
+"""Scores the items of suites with a model: one row for each, from which every figure follows
+(`tasks.evaluation.suite_results`).
+
+A part is a range of items of one suite, so that a killed evaluation resumes at the missing range.
+Log-probabilities are rounded to what float32 passes can promise, so batches do not change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from llm_core.infer.choice.sampling import GREEDY
+from llm_core.infer.generation import generate
+from llm_core.infer.scoring import score_continuations
+from tasks.evaluation.config import EvaluateConfig
+from tasks.evaluation.generate import begin
+from tasks.evaluation.prompts import choice_texts, encode_answer, prompt_digest, prompt_of
+from tasks.evaluation.suites import Suite, SuiteItem
+from tasks.tokenizer.text_stream import TextStream
+
+if TYPE_CHECKING:
+    from llm_core.model.transformer import Transformer
+    from tasks.tokenizer.encoder import Tokenizer
+
+LOGPROB_DIGITS = 6
+"""Of the log-probability of an answer, in nats."""
+
+CHOICE = pa.struct(
+    [
+        ("logprob", pa.float64()),
+        ("unconditional", pa.float64()),
+        ("tokens", pa.int32()),
+        ("chars", pa.int32()),
+        ("bytes", pa.int32()),
+        ("is_merged", pa.bool_()),
+    ]
+)
+"""One answer: its log-probability in nats after the prompt, and after the unconditional context."""
+ROWS = pa.schema(
+    [
+        ("suite", pa.string()),
+        ("item", pa.string()),
+        ("cluster", pa.string()),
+        ("prompt_digest", pa.string()),
+        ("prompt_tokens", pa.int32()),
+        ("is_truncated", pa.bool_()),
+        ("label", pa.int32()),
+        ("choices", pa.list_(CHOICE)),
+        ("references", pa.list_(pa.string())),
+        ("answer", pa.string()),
+        ("answer_tokens", pa.int32()),
+        ("is_cut_off", pa.bool_()),
+    ]
+)
+
+
+def score_items(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    suite: Suite,
+    items: Sequence[SuiteItem],
+    window_tokens: int,
+    config: EvaluateConfig,
+) -> list[dict[str, Any]]:
+    """A row of `ROWS` for each item. Raises ConfigError for an answer that fits no window."""
+    shots = suite.file.shots if config.shots is None else config.shots
+    prompts = [prompt_of(suite, item, shots, config.seed) for item in items]
+    score = _choose if suite.file.kind == "choices" else _generate
+    rows = score(model, tokenizer, suite, items, prompts, window_tokens, config)
+    for row, item, prompt in zip(rows, items, prompts, strict=True):
+        row |= {"suite": suite.name, "item": item.id, "cluster": item.cluster}
+        row |= {"prompt_digest": prompt_digest(prompt), "label": item.label}
+        row |= {"references": list(item.references)}
+    return rows
+
+
+def _choose(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    suite: Suite,
+    items: Sequence[SuiteItem],
+    prompts: Sequence[str],
+    window_tokens: int,
+    config: EvaluateConfig,
+) -> list[dict[str, Any]]:
+    delimiter, free = suite.file.delimiter, suite.file.unconditional
+    encoded, alone = [], []
+    for item, prompt in zip(items, prompts, strict=True):
+        where, texts = f"suite {suite.name}, item {item.id}", choice_texts(suite, item)
+        encoded.append(
+            [encode_answer(tokenizer, prompt, delimiter + t, window_tokens, where) for t in texts]
+        )
+        alone.append(
+            [encode_answer(tokenizer, free, delimiter + t, window_tokens, where) for t in texts]
+        )
+    groups = [[answer.continuation for answer in answers] for answers in (*encoded, *alone)]
+    scores = [
+        [round(float(each.logprobs.sum()), LOGPROB_DIGITS) for each in group]
+        for group in score_continuations(model, groups, config.batch_tokens)
+    ]
+    rows = []
+    for number, (item, answers) in enumerate(zip(items, encoded, strict=True)):
+        texts = choice_texts(suite, item)
+        choices = [
+            {
+                "logprob": logprob,
+                "unconditional": unconditional,
+                "tokens": len(answer.continuation.ids) - answer.continuation.begin,
+                "chars": len(text),
+                "bytes": len(text.encode()),
+                "is_merged": answer.is_merged,
+            }
+            for text, answer, logprob, unconditional in zip(
+                texts, answers, scores[number], scores[len(items) + number], strict=True
+            )
+        ]
+        rows.append(
+            {
+                "prompt_tokens": min(answer.continuation.begin for answer in answers),
+                "is_truncated": any(answer.is_truncated for answer in answers),
+                "choices": choices,
+            }
+        )
+    return rows
+
+
+def _generate(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    suite: Suite,
+    items: Sequence[SuiteItem],
+    prompts: Sequence[str],
+    window_tokens: int,
+    config: EvaluateConfig,
+) -> list[dict[str, Any]]:
+    del items, config
+    limit = min(suite.file.max_new_tokens, window_tokens - 1)
+    num_start = len(tokenizer.start_ids)
+    room = max(window_tokens - limit, num_start + 1)
+    begun, truncated = [], []
+    for prompt in prompts:
+        ids = begin(tokenizer, tokenizer.encode(prompt).tolist())
+        truncated.append(len(ids) > room)
+        if truncated[-1]:
+            ids = ids[:num_start] + ids[len(ids) - room + num_start :]
+        begun.append(ids)
+    found = generate(model, begun, GREEDY, [limit] * len(begun), [tokenizer.eos_id])
+    rows = []
+    for ids, answer, is_truncated in zip(begun, found, truncated, strict=True):
+        stream = TextStream(tokenizer, ids[num_start:], suite.file.stop)
+        text = stream.add(answer) + stream.end()
+        rows.append(
+            {
+                "prompt_tokens": len(ids),
+                "is_truncated": is_truncated,
+                "choices": [],
+                "answer": text.strip(),
+                "answer_tokens": len(answer),
+                "is_cut_off": stream.stop is None and len(answer) == limit,
+            }
+        )
+    return rows
+
+
+def write_rows(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    from tasks.corpus.documentset import write_table
+
+    write_table(pa.Table.from_pylist(list(rows), ROWS), file)

@@ -1,0 +1,59 @@
+"""Shows how a model does on suites: a forest with lines of chance, and a table of every metric."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tasks.report.charts import Mark, Reference, forest
+from tasks.report.markup import foreign
+from tasks.report.quantities import Facts, count, fixed, percent, plural, span
+
+CHANCE_TONES = ("r1", "r2")
+
+
+def suites_of(evaluate: Facts) -> dict[str, Any]:
+    """What the template shows of suites; no rows without them."""
+    marks, rows, chances = [], [], dict[str, float]()
+    for name, suite in evaluate.items("suites"):
+        headline = suite.text("headline") or ""
+        for metric, facts in suite.items("metrics"):
+            value, low, high = facts.each("value", "low", "high")
+            chance = suite.number("chance") if metric.startswith("acc") else None
+            rows.append(
+                (
+                    foreign(name),
+                    foreign(metric),
+                    fixed(value),
+                    span(low, high),
+                    fixed(chance) if chance is not None else "–",
+                    count(suite.number("items")),
+                    count(suite.number("shots")),
+                )
+            )
+            if metric != headline or chance is None or value is None:
+                continue
+            title = f"{name}: {metric} {fixed(value)} over {plural(suite.number('items'), 'item')}"
+            marks.append(Mark(name, value, fixed(value), title, low=low, high=high))
+            chances[f"chance {fixed(chance, 2)}"] = chance
+    lines = [
+        Reference(name, value, tone)
+        for (name, value), tone in zip(sorted(chances.items()), CHANCE_TONES, strict=False)
+    ]
+    chart = partial(forest, marks, lines, "share of items") if marks else None
+    return {
+        "chart": chart,
+        "legend": [("point", "headline of a suite"), *((line.tone, line.name) for line in lines)],
+        "rows": rows,
+        "answers": _answers(evaluate),
+    }
+
+
+def _answers(evaluate: Facts) -> list[tuple[str, ...]]:
+    """Of suites with generated answers: shares that are empty, cut off or repetitive."""
+    shares = ("empty_frac", "cut_off_frac", "repetitive_frac")
+    return [
+        (foreign(name), *map(percent, found))
+        for name, suite in evaluate.items("suites")
+        if None not in (found := suite.each(*shares))
+    ]
