@@ -20,10 +20,8 @@ from flows.services.processes import descendants, free_port, start_time, stop
 from tasks.runtime.code import ROOT
 from tasks.runtime.prefect_tasks import ClusterExecutor
 from tasks.runtime.stage import StageFailure
-from tests.flows.test_clusters import CLUSTERS, corpus, refresh, serial_run
-from tests.support.whole_runs import contents
-
-__all__ = ["corpus", "serial_run"]  # fixtures
+from tests.support.cluster_runs import CLUSTERS, refresh
+from tests.support.whole_runs import contents, run
 
 HOST = HOST_NAMES[0]
 TOOLS = Path(sys.executable).parent
@@ -89,12 +87,19 @@ def log_and_die_once(number: int, folder: Path) -> int:
     return number * number
 
 
+@pytest.fixture(scope="module")
+def serial_run(small_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("serial")
+    run("refresh", small_corpus, place, "num_workers=1")
+    return place
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize("kind", CLUSTERS)
 def test_a_joined_cluster_gives_the_bytes_of_a_serial_run_and_a_killed_worker_costs_its_part(
-    kind: str, corpus: Path, serial_run: Path, tmp_path: Path
+    kind: str, small_corpus: Path, serial_run: Path, tmp_path: Path
 ) -> None:
     found = []
 
@@ -110,7 +115,9 @@ def test_a_joined_cluster_gives_the_bytes_of_a_serial_run_and_a_killed_worker_co
         assert start_time(int((tmp_path / "died").read_text())) is None
         done = (tmp_path / "log").read_text().split()
         assert sorted(done) == [str(n) for n in range(6)], "no other part was done again"
-        state = refresh(corpus, tmp_path / "run", f"runner={kind}", f"runner_address={address}")
+        state = refresh(
+            small_corpus, tmp_path / "run", f"runner={kind}", f"runner_address={address}"
+        )
         assert state.type is StateType.COMPLETED, state.message
         assert contents(tmp_path / "run") == contents(serial_run)
 

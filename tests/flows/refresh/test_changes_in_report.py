@@ -1,4 +1,4 @@
-"""The report of a night says what changed since the night before, and is made again only then."""
+"""The report of a night says what changed since the night before, and is rebuilt only then."""
 
 from __future__ import annotations
 
