@@ -48,7 +48,7 @@ LENGTH = ["train.num_steps=60", "train.checkpoint_every=5", "train.validate_ever
 """Long enough that training is often what is killed."""
 LONGEST_PAUSE_S = 12.0
 ROUND_S, SETTLED_S = 1800.0, 150.0
-MOST_KILLS_OF_A_ROUND = 25
+KILLS_OF_A_ROUND = (3, 12)
 
 
 @dataclass
@@ -84,12 +84,12 @@ class Torture:
         """A command that is killed, and given again, until it completes."""
         place = self.place / "alone"
         runner = self.random.choice(["process", "thread"])
-        until, killed = time.monotonic() + ROUND_S, 0
+        until, most, killed = time.monotonic() + ROUND_S, self.random.randint(*KILLS_OF_A_ROUND), 0
         while True:
             assert time.monotonic() < until, f"no end in {ROUND_S} s: {place / 'log.txt'}"
             with started("run", self.corpus, place, *LENGTH, f"runner={runner}") as process:
                 tree = {process.pid}
-                while self.left and killed < MOST_KILLS_OF_A_ROUND:
+                while self.left and killed < most:
                     if self.pause(lambda process=process: process.poll() is not None):
                         break
                     tree |= set(descendants([process.pid]))
@@ -115,11 +115,11 @@ class Torture:
         """A deployed run that is killed with its services, and submitted again."""
         places = [f"source.paths=['{self.corpus}']", *LENGTH, "tracking=local"]
         flow_run, killed = services.submit(*places), 0
-        until = time.monotonic() + ROUND_S
+        until, most = time.monotonic() + ROUND_S, self.random.randint(*KILLS_OF_A_ROUND)
         while True:
             assert time.monotonic() < until, f"no end in {ROUND_S} s: {services.state / 'logs'}"
             over = self.pause(partial(quietly, services, flow_run))
-            if not over and self.left and killed < MOST_KILLS_OF_A_ROUND:
+            if not over and self.left and killed < most:
                 found = services.processes(flow_run)
                 one = self.random.choice(sorted(found))
                 victims = sorted(found) if self.random.random() < 0.1 else [one]

@@ -61,7 +61,7 @@ def started(kind: str, folder: Path) -> Iterator[str]:
         if kind == "ray":
             words = ["start", "--head", "--block", f"--node-ip-address={HOST}", f"--port={port}"]
             words += ["--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats"]
-            words += [f"--min-worker-port={free_port()}", "--object-store-memory=80000000"]
+            words += ["--object-store-memory=80000000"]
             process = open_.enter_context(tool(log, "ray", *words))
             wait_until_listening(port, process, log)
             yield f"{HOST}:{port}"
