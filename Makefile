@@ -15,7 +15,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload bench-overhead exactness settings docs down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz torture test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload bench-overhead exactness settings docs down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,9 @@ test-slow: $(VENV)/.installed-dev ## The tests that take minutes
 
 fuzz: $(VENV)/.installed-dev ## Give 100,000 changed files to all that reads files of others, 20 minutes at most; ARGS="--inputs N --seconds S TARGET"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
+
+torture: $(VENV)/.installed-dev ## Kill runs and services 200 times and hold the results against an undisturbed run; ARGS="--kills N --seed S"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
 
 test-gpu: $(VENV)/.installed-dev ## The tests that need CUDA devices; with two or four, also those of layouts over them
 	@$(BIN)/python -m pytest -m gpu $(ARGS)

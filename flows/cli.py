@@ -6,6 +6,7 @@ Errors and exit codes are those of `flows.exit_codes`.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -39,7 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _speak_utf8()
     set_up_console()
-    return exit_code(lambda: _checked(list(sys.argv[1:] if argv is None else argv)))
+    code = exit_code(lambda: _checked(list(sys.argv[1:] if argv is None else argv)))
+    if argv is None:
+        # Python looks through every object once more when it ends: a second, with MLflow loaded.
+        gc.freeze()
+    return code
 
 
 def _checked(arguments: list[str]) -> int:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from flows.console import Progress, in_and_out, own_drops, say
 from flows.console import table as show_table
 from flows.live.announced import LiveRun, announced
 from flows.records import RunRecord, new_record, write_record
-from flows.refresh.changes import Changes
+from flows.refresh.changes import Changes, report_config, reported_before
 from flows.refresh.nights import as_night
 from flows.refresh.series import pinned_artifacts, recorded_series, require_kept
 from flows.stops import STOPS
@@ -103,10 +103,11 @@ class Run:
             self.live.note_stage(name, step.node.key)
             self.on_stage()
         begun = partial(self.tracker.stage_started, step.node)
+        config = self.config.stages[name]
+        if name == "report":
+            config = report_config(self.config, step.node.config.get("before", {}))
         try:
-            artifact, made = self.make(
-                self.store, step, given, self.config.stages[name], runner, say, begun
-            )
+            artifact, made = self.make(self.store, step, given, config, runner, say, begun)
         except BaseException as error:
             self.tracker.stage_failed(step.node, started_at, error)
             raise
@@ -153,7 +154,11 @@ def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
     try:
         digests = InputDigests(store.digests_file)
         pinned = pinned_artifacts(config, store)
-        nodes = make_nodes(target, config.stages, digests, device_fingerprint(), pinned)
+        device = device_fingerprint()
+        nodes = make_nodes(target, config.stages, digests, device, pinned)
+        if before := reported_before(config, store, nodes):
+            configs = {**config.stages, "report": report_config(config, before)}
+            nodes = make_nodes(target, configs, digests, device, pinned)
     except FileNotFoundError as error:
         raise ConfigError(
             f"{error.filename} does not exist; name files that are there (a relative path starts"
@@ -261,6 +266,11 @@ def summarize(run: Run) -> dict[str, Any]:
         **({"changes": run.changes.summary()} if run.changes else {}),
         **headline(run.artifacts),
     }
+
+
+def ending(summary: Mapping[str, Any]) -> str:
+    """How a completed run is said to have ended."""
+    return "completed with quarantine" if summary["quarantined"] else "completed"
 
 
 def describe(run: Run) -> str:

@@ -10,19 +10,24 @@ from typing import Any
 
 import httpx
 from prefect import Flow, get_run_logger, tags
-from prefect.exceptions import TerminationSignal
-from prefect.runtime import flow_run
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.client.orchestration import get_client
+from prefect.exceptions import Pause, TerminationSignal
+from prefect.runtime import deployment, flow_run
+from prefect.settings import (
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    get_current_settings,
+    temporary_settings,
+)
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
 from flows.compose import compose
 from flows.live.announced import LiveRun, announced
-from flows.live.flow_run_page import api_in_use, leave_if_paused, watched
+from flows.live.flow_run_page import was_paused, watched
 from flows.notifications.config import is_personal
-from flows.run import Run, describe, open_run, summarize
+from flows.run import Run, describe, ending, open_run, summarize
 from flows.run_config import RunConfig
 from flows.services.local import STATE_VARIABLE, WORKER_VARIABLE, server_name
-from flows.services.prefect_api import TAG
+from flows.services.prefect_api import TAG, PrefectApi
 from flows.services.registry import ServiceError
 from flows.stops import STOPS, Terminated
 from llm_core.config import ConfigError
@@ -78,23 +83,24 @@ def run_flow(
         if config.runner in ("ray", "dask"):
             cluster = ClusterExecutor(config.runner, config.runner_address, config.workers)
         with _announced(name, overrides, config) as live:
-            live.note_flow_run(server_name(_state(config), api_in_use().url), str(flow_run.id))
+            api = _api_in_use()
+            live.note_flow_run(server_name(_state(config), api.url), str(flow_run.id))
             made = open_run(name, target, config, overrides, make_artifact_in_task, cluster, live)
-            with made as run, watched(run), _our_termination():
+            again = deployment.id is not None
+            with made as run, watched(run, api, again), _our_termination():
                 stages(run)
     except (ConfigError, StageFailure) as error:
         return Failed(message=publishable(error), data=error)
     except (*STOPS, TerminationSignal) as error:
-        leave_if_paused()
+        _leave_if_paused()
         message = publishable(error) or "interrupted; the next run resumes here"
         if _worker_has_died():
             return Crashed(message=f"its worker has ended: {message}", data=error)
         return Cancelled(message=message, data=error)
-    description = describe(run)
+    summary, description = summarize(run), describe(run)
     # To Prefect's own log: a command line shows the description itself.
     get_run_logger().info(description)
-    message = "completed with quarantine" if run.quarantined else "completed"
-    return Completed(message=message, data={"summary": summarize(run), "description": description})
+    return Completed(message=ending(summary), data={"summary": summary, "description": description})
 
 
 def run_in_foreground(
@@ -136,6 +142,22 @@ def _announced(
 def _state(config: RunConfig) -> Path:
     """The state folder of the worker that runs this; overrides of the run may name another."""
     return Path(os.environ.get(STATE_VARIABLE, config.state))
+
+
+def _api_in_use() -> PrefectApi:
+    """The server that Prefect's client talks to: its settings have more sources than the
+    environment."""
+    api = get_current_settings().api
+    auth, key = (secret and secret.get_secret_value() for secret in (api.auth_string, api.key))
+    return PrefectApi(str(api.url).rstrip("/"), auth, key)
+
+
+def _leave_if_paused() -> None:
+    """End this flow run as Prefect ends one that is suspended, where that is why it stopped."""
+    if was_paused():
+        with get_client(sync_client=True) as client:
+            state = client.read_flow_run(flow_run.id).state
+        raise Pause(state=state)
 
 
 def _end_with_worker() -> None:

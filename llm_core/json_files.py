@@ -10,7 +10,9 @@ used, or memory. So the text is scanned first, outside of its strings. Whatever 
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -57,7 +59,10 @@ def dump_json(what: str, value: Any, **layout: Any) -> str:
 def read_json(file: Path, max_bytes: int = MAX_BYTES) -> Any:
     """What a JSON file holds. Raises UnreadableJson, and OSError where there is no such file."""
     with file.open("rb") as stream:
-        data = stream.read(max_bytes + 1)
+        found = os.fstat(stream.fileno())
+        # A read of the limit would take that much memory for every small file.
+        size = found.st_size if stat.S_ISREG(found.st_mode) else max_bytes
+        data = stream.read(min(size, max_bytes) + 1)
     if len(data) > max_bytes:
         raise UnreadableJson(f"more than {max_bytes:,} bytes")
     return parse_json(data)

@@ -151,6 +151,13 @@ def _checked(entry: FlowEntry, overrides: Sequence[str]) -> RunConfig:
                 " queued; put it into the environment of the worker"
             )
         _require_absolute(override)
+    webhook = config.notify.webhook
+    if webhook and any(webhook in override for override in overrides):
+        raise ConfigError(
+            "notify.webhook is stored and shown by Prefect with what is queued, and such an address"
+            " often holds a token; put it into the environment of the worker and give"
+            " notify.webhook_env=NAME"
+        )
     if not config.source.unfetched():
         decide(config, entry.target)
     return config

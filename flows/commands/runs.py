@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from flows.console import say, table
 from flows.launch import split_hydra, sweep_points
 from flows.live.announced import LiveRun, announced
 from flows.refresh.series import has_nothing_new
-from flows.run import decide, describe, open_run, summarize
+from flows.run import Run, decide, describe, ending, open_run, summarize
 from flows.services.dead_runs import Server, settle
 from flows.services.local import ensure_server, server_name, use_environment
 from flows.services.prefect_api import PrefectApi
@@ -96,7 +96,9 @@ def run_point(name: str, overrides: Sequence[str]) -> int:
     # A plan that cannot be is refused before anything slow is done for it.
     store, decided = decide(config, FLOWS[name].target)
     use_environment(config.state)
-    how = _run_here if config.orchestrator == "none" else _run_under_prefect
+    all_cached = not any(step.runs for step in decided.steps)
+    in_prefect = _record_in_prefect if all_cached else _run_under_prefect
+    how = _run_here if config.orchestrator == "none" else in_prefect
     if name == "refresh" and has_nothing_new(config, store, decided):
         # Nothing happens that Prefect or MLflow could show, and each takes seconds to load.
         config, how = replace(config, tracking=TrackingConfig(enabled=False)), _run_here
@@ -108,7 +110,11 @@ def run_point(name: str, overrides: Sequence[str]) -> int:
 
 
 def _run_here(
-    name: str, overrides: Sequence[str], config: RunConfig, live: LiveRun
+    name: str,
+    overrides: Sequence[str],
+    config: RunConfig,
+    live: LiveRun,
+    on_end: Callable[[Run], None] = lambda run: None,
 ) -> tuple[dict[str, Any], str]:
     from flows.stages import stages
     from tasks.runtime.execute import make_artifact
@@ -119,16 +125,37 @@ def _run_here(
     made = open_run(entry.flow, entry.target, config, overrides, make_artifact, live=live)
     with sigterm_raises(), made as run:
         stages(run)
+        on_end(run)
     return summarize(run), describe(run)
+
+
+def _record_in_prefect(
+    name: str, overrides: Sequence[str], config: RunConfig, live: LiveRun
+) -> tuple[dict[str, Any], str]:
+    """A run that finds every stage in the store: Prefect is told of it, and not loaded."""
+    from flows.live.cached_run import recorded
+
+    api = _server(config)
+    with recorded(api, server_name(config.state, api.url), live) as page:
+        summary, description = _run_here(name, overrides, config, live, page.show)
+        page.finish(ending(summary), description)
+    return summary, description
+
+
+def _server(config: RunConfig) -> PrefectApi:
+    """The Prefect server in use, after it was told of dead runs."""
+    ensure_server(config.state, say)
+    api = PrefectApi.configured()
+    assert api is not None, "ensure_server puts its address into the environment"
+    for line in settle(config.state, Server(api, server_name(config.state, api.url))):
+        say(line)
+    return api
 
 
 def _run_under_prefect(
     name: str, overrides: Sequence[str], config: RunConfig, live: LiveRun
 ) -> tuple[dict[str, Any], str]:
-    url = ensure_server(config.state, say)
-    if (api := PrefectApi.configured()) is not None:
-        for line in settle(config.state, Server(api, server_name(config.state, api.url))):
-            say(line)
+    url = _server(config).url
     # Prefect's own lines go to its UI; here they would bury ours. Before Prefect is imported.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     from flows import pipeline

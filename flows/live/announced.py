@@ -143,16 +143,21 @@ def live_dir(state: Path) -> Path:
 
 def read_live(state: Path) -> list[LiveRun]:
     """Every run that has been announced and has not said that it ended, oldest first; those of
-    processes that have died among them."""
+    processes that have died among them. What another version announced is read as far as it is
+    known here."""
     found = []
     for file in live_dir(state).glob("*.json"):
         try:
-            found.append(LiveRun(file, **read_json(file)))
+            values = read_json(file)
+            known = {name: values[name] for name in _STORED & values.keys()}
+            found.append(LiveRun(file, **known))
         except FileNotFoundError:  # it ended meanwhile
             continue
-        except (UnreadableJson, TypeError):
+        except UnreadableJson:
             # A power cut may leave a file without content; what it named is found by the server.
             file.unlink(missing_ok=True)
+        except (AttributeError, TypeError):  # of a version that names a run otherwise
+            continue
     return sorted(found, key=lambda run: run.started_at)
 
 

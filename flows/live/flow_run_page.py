@@ -16,11 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from prefect.client.orchestration import get_client
-from prefect.exceptions import Pause
-from prefect.runtime import deployment, flow_run
-from prefect.settings import get_current_settings
-
 from flows.console import in_and_out, warn
 from flows.progress import stage_progress
 from flows.run import Run
@@ -31,10 +26,13 @@ _PAUSED = threading.Event()
 
 
 @contextmanager
-def watched(run: Run) -> Iterator[None]:
-    """Keep the page of the current flow run while the block runs."""
+def watched(run: Run, api: PrefectApi, has_deployment: bool = False) -> Iterator[None]:
+    """Keep the page of the flow run of `run` while the block runs.
+
+    has_deployment: a worker can start the flow run again, so it can be suspended.
+    """
     _PAUSED.clear()
-    page = _Page(api_in_use(), run, has_deployment=deployment.id is not None)
+    page = _Page(api, run, has_deployment)
     run.on_stage = page.wake
     page.start()
     try:
@@ -43,20 +41,9 @@ def watched(run: Run) -> Iterator[None]:
         page.stop()
 
 
-def api_in_use() -> PrefectApi:
-    """The server that Prefect's client talks to: its settings have more sources than the
-    environment."""
-    api = get_current_settings().api
-    auth, key = (secret and secret.get_secret_value() for secret in (api.auth_string, api.key))
-    return PrefectApi(str(api.url).rstrip("/"), auth, key)
-
-
-def leave_if_paused() -> None:
-    """End this flow run as Prefect ends one that is suspended, where that is why it stopped."""
-    if _PAUSED.is_set():
-        with get_client(sync_client=True) as client:
-            state = client.read_flow_run(flow_run.id).state
-        raise Pause(state=state)
+def was_paused() -> bool:
+    """Whether the run of this process was stopped since its flow run was suspended."""
+    return _PAUSED.is_set()
 
 
 class _Page:

@@ -2,6 +2,7 @@
 
 The run before is the last completed one of the series whose data is in the store. Both files are
 `<store>/.runs/changes/<run>.json` and `.html`, so the history of a series survives `textmill gc`.
+A run of a named series that makes a report has the same in there.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any
 from flows.console import warn
 from flows.records import RunRecord, read_records, runs_dir
 from flows.refresh.config import RefreshConfig
-from flows.refresh.series import completed_runs
+from flows.refresh.series import completed_runs, recorded_series
+from flows.run_config import RunConfig
+from tasks.report.config import ComparedReportConfig, ReportConfig
 from tasks.runtime.artifact import Artifact, ArtifactMismatch, write_json
-from tasks.runtime.store import Store
+from tasks.runtime.store import Node, Store
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,36 @@ def changes_of(
     page.write_text(html, "utf-8")
     line = f"since run {earlier.run_id}: {describe_changes(said)}"
     return Changes(line, said, file, page)
+
+
+def report_config(config: RunConfig, before: Mapping[str, str]) -> ReportConfig:
+    """The config of the report stage of a run that is compared with artifacts `before`, by their
+    keys; of any other run where there are none."""
+    if not before:
+        return config.report
+    return ComparedReportConfig(config.report.title, dict(before), config.refresh.drift)
+
+
+def reported_before(
+    config: RunConfig, store: Store, nodes: Mapping[str, Node]
+) -> Mapping[str, str]:
+    """{stage: key} that the report of a run is compared with: those of the newest completed run of
+    its series, if that has a name, with other documents. Empty without such a run.
+
+    Runs over one source are often experiments, of which none is the one before.
+    """
+    if config.refresh.series is None or recorded_series(config) is None or "report" not in nodes:
+        return {}
+    from tasks.analysis.changes import COMPARED
+
+    for earlier in reversed(
+        completed_runs(read_records(store), config.refresh.series, COMPARED[-1])
+    ):
+        if earlier.stages["documents"] != nodes["documents"].key:
+            keys = {stage: earlier.stages[stage] for stage in COMPARED}
+            there = all(store.find(stage, key) for stage, key in keys.items())
+            return keys if there else {}
+    return {}
 
 
 def _run_before(

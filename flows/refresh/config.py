@@ -16,7 +16,8 @@ class RefreshConfig:
 
     series: str | None = None
     """Name of the runs that belong together. Null: runs with the same `dedup.chain`, else those
-    with the same source names and paths."""
+    with the same source names and paths. The report of a run of a named series shows what changed
+    since the run before."""
     tokenizer: str | None = None
     """Tokenizer to keep. first: that of the first completed run of the series with the same
     tokenizer settings. A key: that one. Null: train one whenever documents change."""

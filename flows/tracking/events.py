@@ -60,13 +60,10 @@ def tell_curves(log: MlflowLog, journal: Journal) -> None:
 
 
 def _begin(log: MlflowLog, journal: Journal, event: Event) -> None:
+    # A point has no parent run: the list of runs would fold it away below its sweep.
     tags = dict(event["tags"])
-    sweep = tags.get(SWEEP_TAG)
     if event["swept"] is not None:
-        log.add_view(sweep_view(SWEEP_TAG, str(sweep), event["swept"]))
-    elif sweep:
-        # Where the sweep is not known yet, it claims its runs when it ends.
-        tags |= {PARENT_TAG: parent} if (parent := log.find({RUN_TAG: sweep})) else {}
+        log.add_view(sweep_view(SWEEP_TAG, str(tags[SWEEP_TAG]), event["swept"]))
     run_id = _start(log, journal, ITSELF, event["name"], tags, event["at"])
     log.params(run_id, event["params"])
     for name, text in event["texts"].items():
@@ -209,12 +206,8 @@ def _end(log: MlflowLog, journal: Journal, event: Event) -> None:
 
 
 def _end_sweep(log: MlflowLog, run_id: str, sweep: str, at: str) -> None:
-    """A sweep claims its runs, and carries the best of them, so that sweeps can be compared among
-    themselves."""
+    """A sweep carries the best of its points, so that sweeps can be compared among themselves."""
     runs = [run for run in log.runs({SWEEP_TAG: sweep}) if run.info.run_id != run_id]
-    for run in runs:
-        if run.data.tags.get(PARENT_TAG) != run_id:
-            log.tags(run.info.run_id, {PARENT_TAG: run_id})
     measured = [run for run in runs if OBJECTIVE in run.data.metrics]
     measured.sort(key=lambda run: float(run.data.metrics[OBJECTIVE]))
     if measured:

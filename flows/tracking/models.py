@@ -1,8 +1,9 @@
 """Logs the model of a run to MLflow, registers it, and moves the alias `best`.
 
 A model is a version of the registered model that is named after the experiment. Its tags lead back:
-`store.key.<stage>` names every artifact that it stands on. `best` goes to the version with the
-least bits per byte; a number of `evaluate` goes before one of training, which measures otherwise.
+`store.key.<stage>` names every artifact that it stands on. `best` is the version with the least
+bits per byte, also after it was judged anew; a number of `evaluate` goes before one of training,
+which measures otherwise.
 A model that an earlier run logged is linked, not logged again.
 """
 
@@ -158,20 +159,20 @@ def _register(
         version = client.create_model_version(
             name, source, run_id, tags=tags, model_id=model_id
         ).version
-    if value is not None and _is_better(client, name, float(value), str(judge)):
-        client.set_registered_model_alias(name, BEST, version)
+    if value is not None:
+        _move_best(client, name, str(version))
 
 
-def _is_better(client: Any, name: str, value: float, judge: str) -> bool:
-    """Whether no version has the alias that was judged as well or better."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        best = client.get_model_version_by_alias(name, BEST).tags
-    except MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            return True
-        raise
-    if best.get(f"{OBJECTIVE}.of") != judge:
-        return judge == "evaluate"
-    return value < float(best[OBJECTIVE])
+def _move_best(client: Any, name: str, newest: str) -> None:
+    """Give the alias to the best version; of several, to one that has it, else to the newest."""
+    judged: dict[str, tuple[bool, float]] = {}
+    holder = str(client.get_registered_model(name).aliases.get(BEST))
+    for version in client.search_model_versions(f"name = '{name}'"):
+        if OBJECTIVE in version.tags:
+            by_training = version.tags.get(f"{OBJECTIVE}.of") != "evaluate"
+            judged[str(version.version)] = by_training, float(version.tags[OBJECTIVE])
+    least = min(judged.values())
+    if judged.get(holder) != least:
+        equals = [version for version, number in judged.items() if number == least]
+        best = newest if newest in equals else equals[0]
+        client.set_registered_model_alias(name, BEST, best)

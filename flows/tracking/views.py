@@ -1,7 +1,7 @@
 """Gives the MLflow UI the views that its run list opens with: columns, filter and order.
 
-Without one it shows names and times, and hides the points of a sweep below it. A view is a tag of
-the experiment, as the page's own "Views" makes them; a link names it by its key.
+Without one it shows names and times. A view is a tag of the experiment, as the page's own "Views"
+makes them; a link names it by its key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXPERIMENT_TAGS = {
 
 def runs_view() -> dict[str, str]:
     """The tag of the view of all runs, newest first: their names and headline numbers."""
-    # Ordered by when they started, points would be folded away below their sweeps.
+    # Ordered by when they started, points of earlier versions are folded away below their sweeps.
     return _view(RUNS_VIEW, "tags.`flow` != ''", (), "attributes.end_time", ascending=False)
 
 

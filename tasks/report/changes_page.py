@@ -49,9 +49,14 @@ def changes_page(changes: Changes, run: str, before: str, limits: Mapping[str, f
         ),
     ]
     notices = [drift_line(changes)] if drift["drifts"] else []
-    sections = [_changes_section(changes), _drift_section(changes, limits)]
     subtitle = f"Run {run} compared with run {before}."
+    sections = changes_sections(changes, limits)
     return page("What changed", subtitle, cards, notices or None, sections, "Refresh")
+
+
+def changes_sections(changes: Changes, limits: Mapping[str, float]) -> list[Section]:
+    """What changed, and whether it drifts, as parts of a page."""
+    return [_changes_section(changes), _drift_section(changes, limits)]
 
 
 def describe_changes(changes: Changes) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
 from tasks.report.markup import foreign
-from tasks.report.page import Card, page
+from tasks.report.page import Card, Section, page
 from tasks.report.quantities import (
     NOT_MEASURED,
     Facts,
@@ -34,8 +36,10 @@ from tasks.report.sections.training import training_section
 from tasks.report.sections.variety import variety_section
 
 
-def render(run: Run, title: str) -> str:
+def render(run: Run, title: str, compared: Sequence[Section] = ()) -> str:
+    """The page of a run. compared: what changed since the run before."""
     sections = (
+        *compared,
         documents_section(run),
         scores_section(run),
         quality_section(run),

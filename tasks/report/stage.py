@@ -5,20 +5,26 @@ duplicates, personal data, tokenizer, training, evaluation with intervals, decod
 model card, and the lineage of every artifact. It draws what the stages measured and computes
 nothing from texts; a value that is missing reads `not measured`. Charts are inline SVG with values
 to point at; there is no script and no request, and every text from the data is escaped. Reads
-counters, metrics and records of all stages. Costs less than a second. Equal artifacts give equal
-bytes. Leaves out comparing runs, which is the tracker's job.
+counters, metrics and records of all stages. Costs less than a second, and the comparison with a run
+before (`ComparedReportConfig`) as much as `tasks.analysis.changes` does. Equal artifacts give equal
+bytes. Leaves out comparing other runs, which is the tracker's job.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tasks.report.config import ReportConfig
+from tasks.analysis.changes import compare_nights
+from tasks.report.changes_page import changes_sections
+from tasks.report.config import ComparedReportConfig, ReportConfig
 from tasks.report.markup import visible
 from tasks.report.overview import render
+from tasks.report.page import Section
 from tasks.report.run import Run
-from tasks.runtime.artifact import Artifact
+from tasks.runtime.artifact import Artifact, load_artifact
 from tasks.runtime.parts import serial
 
 REPORT_FILE = "report.html"
@@ -51,7 +57,8 @@ def write_report(
     judges = (ingest, language, scores, quality, dedup, pii, contamination)
     artifacts = (*judges, documents, analysis, tokenizer, shards, train, evaluate, bench)
     run = Run({artifact.stage: artifact for artifact in artifacts})
-    html = render(run, config.title)
+    compared = _compared(run, config) if isinstance(config, ComparedReportConfig) else ()
+    html = render(run, config.title, compared)
     # Lone surrogates were made visible by the markup; what is left is valid UTF-8 by construction.
     (out_dir / REPORT_FILE).write_text(html, encoding="utf-8", newline="\n")
     headline = {name: value for name, value in run.headline().items() if value is not None}
@@ -59,3 +66,14 @@ def write_report(
     return Artifact(
         out_dir, "report", {"warnings": len(run.warnings), "bytes": len(html.encode())}, metrics
     )
+
+
+def _compared(run: Run, config: ComparedReportConfig) -> Sequence[Section]:
+    """What changed since the run before; nothing where its artifacts were removed meanwhile."""
+    store = run.artifacts["ingest"].path.parents[1]
+    found = {stage: load_artifact(store / stage / key) for stage, key in config.before.items()}
+    before = {stage: artifact for stage, artifact in found.items() if artifact is not None}
+    if len(before) < len(found):
+        return ()
+    changes = compare_nights(run.artifacts, before, config.drift)
+    return changes_sections(changes, asdict(config.drift))

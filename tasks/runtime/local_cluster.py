@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from llm_core.process import describe_end
 from tasks.runtime.environment import CONNECTION, minimal_environment
@@ -27,6 +28,7 @@ from tasks.runtime.stage import StageFailure
 
 START_LIMIT_S = 300.0
 STOP_LIMIT_S = 30.0
+CONNECT_LIMIT_S = 10.0
 LOOPBACK = "127.0.0.1"
 
 CERTIFICATES = (
@@ -99,6 +101,16 @@ def local_cluster(
         finally:
             ours.close()
             _end(process, STOP_LIMIT_S if address else 0.0)
+
+
+def require_listener(address: str) -> None:
+    """Raise OSError at once where nothing listens at the address of a cluster that is to be joined:
+    the libraries try for half a minute, and print on the way. One without a port is left to
+    them."""
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.hostname and place.port:
+        with socket.create_connection((place.hostname, place.port), CONNECT_LIMIT_S):
+            pass
 
 
 def _ask(host: socket.socket, wanted: list[Any]) -> str:

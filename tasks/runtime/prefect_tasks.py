@@ -29,14 +29,16 @@ from prefect.task_runners import TaskRunner
 from prefect.utilities.annotations import opaque
 
 from llm_core.config import ConfigError
-from llm_core.printing import publishable
+from llm_core.printing import one_line, publishable, shortened
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.execute import make_artifact
-from tasks.runtime.local_cluster import RAY, local_cluster
+from tasks.runtime.local_cluster import LOOPBACK, RAY, local_cluster, require_listener
 from tasks.runtime.parts import PartRunner
 from tasks.runtime.plan import Step
 from tasks.runtime.stage import StageFailure, StageInterrupted
 from tasks.runtime.store import Store
+
+MAX_REASON_CHARS = 200
 
 
 def make_artifact_in_task(
@@ -127,7 +129,8 @@ class ClusterExecutor(Executor):
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         if self._task_runner is None:
-            self._task_runner = self._open.enter_context(self._make_task_runner())
+            with self._one_line():
+                self._task_runner = self._open.enter_context(self._make_task_runner())
         return self._waiting.submit(
             self._context.copy().run, self._call, function, arguments, named
         )
@@ -155,10 +158,33 @@ class ClusterExecutor(Executor):
 
     def _call(self, function: Callable[..., Any], arguments: Any, named: Mapping[str, Any]) -> Any:
         assert self._task_runner is not None
-        future = self._task_runner.submit(
-            _part_task, {"function": function, "arguments": arguments, "named": dict(named)}
+        part = {"function": function, "arguments": arguments, "named": dict(named)}
+        with self._one_line():
+            future = self._task_runner.submit(_part_task, part)
+        try:
+            return future.result()
+        except Exception as error:
+            # What a part raises is its own; what the libraries raise is about workers.
+            if type(error).__module__.partition(".")[0] in ("ray", "distributed"):
+                raise self._failure(error) from error
+            raise
+
+    @contextmanager
+    def _one_line(self) -> Iterator[None]:
+        """A cluster that cannot be reached is one StageFailure."""
+        try:
+            yield
+        except StageFailure:
+            raise
+        except (OSError, RuntimeError) as error:  # Ray raises the latter about its version
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> StageFailure:
+        reason = shortened(one_line(error) or type(error).__name__, MAX_REASON_CHARS)
+        return StageFailure(
+            f"the {self._kind} cluster at {self._address or LOOPBACK} has failed ({reason});"
+            " finished parts are kept: run again once it has workers, or use runner=process"
         )
-        return future.result()
 
     def _make_task_runner(self) -> TaskRunner[Any]:
         if self._kind == "ray":
@@ -169,12 +195,14 @@ class ClusterExecutor(Executor):
             from prefect_ray import RayTaskRunner
 
             if self._address:
+                require_listener(self._address)
                 return RayTaskRunner(self._address)
             address, _ = self._local_cluster()
             return RayTaskRunner(address, {"log_to_driver": False})
         from prefect_dask import DaskTaskRunner
 
         if self._address:
+            require_listener(self._address)
             return DaskTaskRunner(address=self._address)
         address, security = self._local_cluster()
         return DaskTaskRunner(address=address, client_kwargs={"security": security})

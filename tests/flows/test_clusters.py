@@ -6,12 +6,10 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import distributed
 import pytest
@@ -25,17 +23,8 @@ from llm_core.config import ConfigError
 from tasks.runtime.local_cluster import RAY, local_cluster
 from tasks.runtime.prefect_tasks import ClusterExecutor
 from tasks.runtime.stage import StageFailure
+from tests.support.cluster_runs import CLUSTERS, refresh
 from tests.support.whole_runs import contents, make_corpus, run
-
-CLUSTERS = [
-    "dask",
-    pytest.param(
-        "ray",
-        marks=pytest.mark.skipif(
-            sys.version_info >= (3, 13), reason="prefect-ray has no release for it"
-        ),
-    ),
-]
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +37,6 @@ def serial_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("serial")
     run("refresh", corpus, place, "num_workers=1")
     return place
-
-
-def refresh(corpus: Path, place: Path, *overrides: str) -> Any:
-    from flows.pipeline import refresh
-    from tests.support.whole_runs import SMALL
-
-    places = [
-        f"source.paths=['{corpus}']",
-        f"store='{place / 'store'}'",
-        f"state='{place / 'state'}'",
-    ]
-    kept = [o for o in SMALL if not o.startswith("orchestrator=")]
-    return refresh(overrides=[*kept, *places, "num_workers=2", *overrides], return_state=True)
 
 
 SECRETS = {

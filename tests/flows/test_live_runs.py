@@ -120,6 +120,20 @@ def test_file_that_a_power_cut_emptied_is_passed_over(places: list[str]) -> None
         assert read_live(config.state) == []
 
 
+def test_announcement_of_another_version_is_kept_and_read_as_far_as_it_is_known(
+    places: list[str],
+) -> None:
+    config = compose(places)
+    with announced("pipeline", [], config) as live:
+        values = json.loads(live.file.read_text("utf-8"))
+        live.file.write_text(json.dumps(values | {"of_a_later_version": 1}), "utf-8")
+        (read,) = read_live(config.state)
+        assert read.process == live.process
+        for strange in ({"of_another_kind": 1}, [1]):
+            live.file.write_text(json.dumps(strange), "utf-8")
+            assert read_live(config.state) == [] and live.file.exists()
+
+
 def test_name_says_what_was_asked_without_places_and_secrets() -> None:
     asked = ["optim.lr=2e-3", "store=/a", "state=/b", "tracking.uri=http://me:word@host/x"]
     assert run_name("pipeline", asked) == "pipeline optim.lr=2e-3 tracking.uri=http://me:***@host/x"

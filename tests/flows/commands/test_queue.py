@@ -29,6 +29,8 @@ from tests.flows.conftest import RunCli
         (["submit", "run", "source=files", "source.paths=[/nowhere/x]"], "/nowhere/x"),
         (["submit", "run", "tracking.uri=http://me:word@host/x"], "holds a secret"),
         (["schedule", "refresh", "optim.lr=abc"], "optim.lr"),
+        (["submit", "run", "notify.webhook=https://chat.test/T0/word@"], "notify.webhook_env"),
+        (["schedule", "run", "++notify.webhook='https://chat.test/word@'"], "notify.webhook_env"),
     ],
 )
 def test_what_would_fail_later_is_refused_before_it_is_queued(

@@ -100,6 +100,8 @@ def test_best_goes_to_the_least_bits_per_byte_and_evaluate_goes_before_training(
     assert [best_after(*step) for step in steps] == ["a", "a", "c"]
     assert best_after("d", 0.5, "train") == "c", "of another measure"
     assert best_after("e", 2.0, "evaluate") == "e"
+    assert best_after("f", 2.0, "evaluate") == "e", "the newest of equals"
+    assert best_after("e", 4.0, "evaluate") == "f", "the best was judged anew"
 
 
 def test_a_model_that_is_found_again_is_linked_and_not_logged_again(

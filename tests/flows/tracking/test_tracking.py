@@ -112,17 +112,17 @@ def test_status_says_how_a_run_ended(
 
 
 @pytest.mark.usefixtures("stand_in_stages")
-def test_sweep_groups_its_runs_and_carries_the_best(
+def test_a_sweep_and_its_points_share_an_id_and_none_is_folded_below_another(
     tracked: Tracked, overrides: list[str], run_cli: RunCli
 ) -> None:
     result = run_cli("refresh", "-m", "tokenizer.vocab_size=300,400", *overrides, tracking="local")
     assert result["code"] == 0, result["err"]
     parents = tracked.parents()
-    (sweep,) = [run for run in parents if "mlflow.parentRunId" not in run.data.tags]
-    points = [
-        run for run in parents if run.data.tags.get("mlflow.parentRunId") == sweep.info.run_id
-    ]
+    (sweep,) = [run for run in parents if "flow" not in run.data.tags]
+    points = [run for run in parents if "flow" in run.data.tags]
     assert sweep.info.status == "FINISHED" and len(points) == 2
+    assert len({run.data.tags["textmill.sweep_id"] for run in parents}) == 1
+    assert not any("mlflow.parentRunId" in run.data.tags for run in parents)
     assert {run.data.params["tokenizer.vocab_size"] for run in points} == {"300", "400"}
 
 

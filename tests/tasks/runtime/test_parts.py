@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -241,3 +242,28 @@ def test_progress_counts_every_part_once(tmp_path: Path) -> None:
     runner = PartRunner(progress=lambda finished, total: told.append((finished, total)))
     results(runner, tmp_path / "out", {"log": str(tmp_path / "log")})
     assert told == [(i, 7) for i in range(8)]
+
+
+def heavy(part: Part, directory: Path, config: dict) -> dict:
+    (directory / "value.bin").write_bytes(bytes(HEAVY_BYTES))
+    return {"n": part.payload["n"]}
+
+
+HEAVY_BYTES, KEPT_BYTES = 400_000, 5_000
+
+
+@pytest.mark.parametrize("runner", [serial, PartRunner(make_executor=thread_executor(2))])
+def test_a_stage_of_many_parts_keeps_their_counters_and_nothing_they_held(
+    runner: PartRunner, tmp_path: Path
+) -> None:
+    many = [Part(f"p{i}", f"d{i}", {"n": i}) for i in range(300)]
+    runner(heavy, many[:1], {}, tmp_path / "first")  # what is loaded once
+    tracemalloc.start()
+    try:
+        made = runner(heavy, many, {}, tmp_path / "out")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [one.counters["n"] for one in made] == list(range(300))
+    # Two workers and the digests of files of either.
+    assert peak_bytes < 8 * HEAVY_BYTES + len(many) * KEPT_BYTES
