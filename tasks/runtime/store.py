@@ -37,6 +37,7 @@ from tasks.runtime.artifact import (
     load_artifact,
     write_sealed,
 )
+from tasks.runtime.mounts import require_shared_locks
 from tasks.runtime.soundness import Soundness
 from tasks.runtime.stage import StageFailure
 
@@ -139,6 +140,7 @@ class Store:
         """Be the one holder of a key; yields the directory to work in. Waits for a live holder."""
         parts_lock = self.parts_lock_file(node.stage, node.part_key)
         parts_lock.parent.mkdir(parents=True, exist_ok=True)
+        require_shared_locks(self.root)
         with self._alone(node.stage, node.key, waiting), open_lock(parts_lock) as parts:
             fcntl.flock(parts, fcntl.LOCK_SH)
             yield self._empty_out(node.stage, node.key)

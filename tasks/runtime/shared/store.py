@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -161,7 +162,7 @@ class SharedStore(Store):
             if here_s > time_s:  # a run that died, and was found out here
                 self.share_file(path)
             elif here_s < time_s and (content := self.bucket.read(name)) is not None:
-                temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+                temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
                 temporary.write_bytes(content)
                 _set_time(temporary, time_s)
                 os.replace(temporary, path)
