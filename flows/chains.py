@@ -12,7 +12,6 @@ records, so runs of a chain begin one after another, by a lock that dies with it
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,10 +20,9 @@ from pathlib import Path
 
 from flows.compose import RunConfig
 from flows.console import say
-from flows.records import RunRecord, chain_places, read_records, runs_dir
+from flows.records import RunRecord, chain_places, read_records
 from flows.refresh.series import series_of
 from llm_core.config import ConfigError
-from llm_core.locks import open_lock
 from tasks.ingest.withdrawn import find_named, withdrawn_names
 from tasks.runtime.artifact import Artifact, load_artifact
 from tasks.runtime.inputs import InputDigests
@@ -40,14 +38,11 @@ def alone_in_chain(config: RunConfig) -> Iterator[None]:
     if name is None:
         yield
         return
-    runs = runs_dir(Store(config.store))
-    runs.mkdir(parents=True, exist_ok=True)
-    with open_lock(runs / f"chain-{digest(name)}.lock") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"another run of dedup.chain ({name}) is starting; waiting for its plan")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def waiting() -> None:
+        say(f"another run of dedup.chain ({name}) is starting; waiting for its plan")
+
+    with config.open_store().alone(f"chain-{digest(name)}", waiting):
         yield
 
 
@@ -64,7 +59,7 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
         return config, None
     # The name of its series is that of the chain, which is taken out of the configuration here.
     config = replace(config, refresh=replace(config.refresh, series=series_of(config)))
-    store = Store(config.store)
+    store = config.open_store()
     try:
         inputs = InputDigests(store.digests_file).of(config.source.data_files())
     except FileNotFoundError as error:
@@ -91,13 +86,15 @@ def follow_chain(config: RunConfig) -> tuple[RunConfig, dict[str, str] | None]:
 def _last_artifact(store: Store, before: RunRecord, stage: str, chain: str) -> Path:
     """What a chain continues from; raises ConfigError where it is gone."""
     key = before.stages.get(stage, "")
-    if state := store.damage(stage, key) if key else "not made":
+    found = store.find(stage, key) if key else None
+    if found is None:
+        state = store.damage(stage, key) if key else "not made"
         raise ConfigError(
             f"dedup.chain ({chain}) continues from {stage} {key} of run {before.run_id}, which is"
             f" not in the store ({state}); rebuild it with the input of that run and"
             f" only={stage}, or begin a chain of another name"
         )
-    return store.root / stage / key
+    return found.path
 
 
 def _continued(config: RunConfig) -> dict[str, Artifact | None]:

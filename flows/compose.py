@@ -32,7 +32,10 @@ from flows.run_config import RunConfig
 from llm_core.config import ConfigError, build, nearest, plain_defaults
 from llm_core.printing import one_line
 from tasks.runtime.code import ROOT
+from tasks.runtime.keys import digest
 
+STORES = "data/stores"
+"""Folder of the copies of shared stores."""
 # Hydra keeps its state in a process-wide singleton.
 _COMPOSE_LOCK = threading.Lock()
 
@@ -135,8 +138,19 @@ def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
         fields = plain_defaults(RunConfig)
         lost = {name for name in groups(conf_dir) if name not in config}
         below = {name: value for name, value in fields.items() if name not in lost}
-        full = OmegaConf.create(_overlaid(below, OmegaConf.to_container(config)))
+        full = OmegaConf.create(_overlaid(below, _with_copy(OmegaConf.to_container(config))))
         return OmegaConf.to_container(full, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+
+
+def _with_copy(values: Any) -> Any:
+    """The same, with a store that is an address as `shared`, and the folder of its copy as
+    `store`, which other settings refer to."""
+    url = values.get("store")
+    if not isinstance(url, str) or not url.startswith("s3://"):
+        return values
+    name = re.sub(r"[^a-z0-9.-]+", "-", url.partition("://")[2].lower()).strip("-")
+    folder = f"{STORES}/{name}-{digest(url.rstrip('/'))[:8]}"
+    return values | {"store": folder, "shared": url}
 
 
 def _overlaid(below: Any, above: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tasks.runtime.code import ROOT
 
-PLACES = ("store", "state")
+PLACES = ("store", "shared", "state")
 """Settings that say where a run is kept, and not what it does."""
 CONF_DIR = ROOT / "conf"
 

@@ -23,6 +23,7 @@ from llm_core.secrets import mask_values
 from tasks.runtime.artifact import ArtifactMismatch, write_json
 from tasks.runtime.graph import STAGES
 from tasks.runtime.plan import Plan
+from tasks.runtime.shared.store import SharedStore
 from tasks.runtime.store import Store, now
 
 MARKER_FILE = ".textmill-store"
@@ -97,7 +98,9 @@ def mark_store(store: Store) -> None:
 
 
 def require_store(store: Store) -> None:
-    """Raise ConfigError where there is no such folder."""
+    """Raise ConfigError where there is no such folder; that of a shared store is made."""
+    if isinstance(store, SharedStore):
+        mark_store(store)
     if not store.root.is_dir():
         raise ConfigError(f"store ({store.root}) does not exist; name one with store=DIR")
 
@@ -127,12 +130,14 @@ def write_record(store: Store, record: RunRecord) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{record.run_id}.json"
     write_json(path, mask_values(asdict(record)))
+    store.share_file(path)
     return path
 
 
 def read_records(store: Store) -> list[RunRecord]:
     """Newest first. A record that cannot be read is an error: what it protected is unknown."""
     records = []
+    store.receive_files(runs_dir(store))
     for path in runs_dir(store).glob("*.json"):
         try:
             records.append(RunRecord(**read_json(path)))

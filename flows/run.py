@@ -148,7 +148,10 @@ class Run:
 def decide(config: RunConfig, target: str) -> tuple[Store, Plan]:
     """The plan of a run. Imports neither torch nor an orchestrator, reads no document that it has
     seen before."""
-    store = Store(config.store)
+    store = config.open_store()
+    for folder in (config.stages["dedup"].index, config.stages["shards"].earlier):
+        if folder is not None:
+            store.bring(folder.resolve())
     config, _ = follow_chain(config)
     _require_sound_index(store, config, to_be_read=False)
     try:

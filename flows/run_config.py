@@ -42,6 +42,7 @@ from tasks.quality.score_limits import check_scores
 from tasks.report.config import ReportConfig
 from tasks.runtime.graph import STAGES
 from tasks.runtime.stage import StageConfigs
+from tasks.runtime.store import Store
 from tasks.scores.config import ScoresConfig
 from tasks.serving.config import ServeConfig
 from tasks.shards.config import ShardsConfig
@@ -55,7 +56,8 @@ class RunConfig:
 
     # Before the groups, whose paths may lie below them: a mistake is named where it was made.
     store: Path
-    """Folder of artifacts."""
+    """Folder of artifacts, or the address of a store for several machines, s3://bucket/prefix; of
+    such a store a copy is kept in `data/stores`."""
     state: Path
     """Folder in which services keep their databases, logs and process ids."""
     source: SourceConfig
@@ -84,6 +86,9 @@ class RunConfig:
     refresh: RefreshConfig
     notify: NotifyConfig
     tracking: TrackingConfig
+    shared: str | None = None
+    """Address of the store of several machines that the folder `store` is a copy of. `store=s3://…`
+    sets it; given itself, `store` may be any folder."""
     start: str | None = None
     """First stage that may run; what comes before must be in the store."""
     only: str | None = None
@@ -161,6 +166,14 @@ class RunConfig:
             "evaluate": EvaluateStageConfig(self.evaluate, self.generate, self.suites),
         }
         return {name: named.get(name) or getattr(self, name) for name in STAGES}
+
+    def open_store(self) -> Store:
+        """The store of this run, alone on this machine or shared."""
+        if self.shared is None:
+            return Store(self.store)
+        from tasks.runtime.shared.store import SharedStore
+
+        return SharedStore(self.store, self.shared)
 
     @property
     def workers(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from pathlib import Path
 
 
@@ -25,8 +26,9 @@ def sync_folder(path: Path) -> None:
 
 def write_durably(path: Path, text: str, synced: bool = True) -> None:
     """Replace a file; readers see the old or the new text, also after a loss of power if synced."""
-    # One name per process: two that write the same file each leave it whole.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Two that write the same file each leave it whole, also on two machines with the same process
+    # ids.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         temporary.write_text(text, "utf-8")
         if synced:

@@ -39,8 +39,8 @@ ARCHITECTURE = (ROOT / "docs/architecture.md").read_text("utf-8")
 TRAINING = [(ROOT / f"docs/guides/{n}.md").read_text("utf-8") for n in ("training", "several-gpus")]
 """What their settings are set to is held by tests/flows/tracking/test_training_page.py."""
 PAGES = "\n".join([README, *GUIDES])
-NOT_RUN = re.compile(r"^(make|source|textmill serve|textmill compare) | folder=|/crawl")
-"""Set-up, a server that stays, and what only the reader has: runs, models and a crawl."""
+NOT_RUN = re.compile(r"^(make|source|textmill serve|textmill compare) | folder=|/crawl|s3://")
+"""Set-up, a server that stays, and what only the reader has: runs, models, a crawl and a bucket."""
 COMMANDS = sorted({*fenced_commands(PAGES), *inline_commands(PAGES), *inline_commands(TUTORIAL)})
 
 

@@ -40,7 +40,7 @@ def compare(words: Sequence[str], as_json: bool, html: str | None) -> int:
     from tasks.explain.compare import compare_runs
 
     names = [word for word in words if "=" not in word]
-    store = Store(compose([word for word in words if "=" in word]).store)
+    store = compose([word for word in words if "=" in word]).open_store()
     records = chosen_records(store, names)
     artifacts = [_artifacts(store, record) for record in records]
     found = compare_runs(artifacts)

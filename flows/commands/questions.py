@@ -33,7 +33,6 @@ from llm_core.printing import show
 from tasks.ingest.withdrawn import WITHDRAWN
 from tasks.report.quantities import plural
 from tasks.runtime.artifact import Artifact
-from tasks.runtime.store import Store
 
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Answer in JSON.")
 RUN_ID = re.compile(r"run=(\d{8}-\d{6}-\w+)")
@@ -152,7 +151,7 @@ def replay(words: Sequence[str], as_json: bool) -> int:
 
 def _ingests(question: Question) -> Iterator[tuple[RunRecord, Artifact]]:
     """Runs with an ingest artifact that no newer run has, newest first."""
-    store = Store(compose(_places(question)).store)
+    store = compose(_places(question)).open_store()
     seen = set()
     for record in read_records(store):
         key = record.stages.get("ingest")
@@ -221,7 +220,7 @@ def _past_run(question: Question, needed: Sequence[str], also: Sequence[str] = (
 
     Raises ConfigError where there is none, or its data is gone or damaged.
     """
-    store = Store(compose(_places(question)).store)
+    store = compose(_places(question)).open_store()
     records = [r for r in read_records(store) if question.run_id in (None, r.run_id)]
     for record in records:
         artifacts = {}

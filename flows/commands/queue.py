@@ -180,7 +180,8 @@ def _with_places(overrides: list[str], config: RunConfig) -> list[str]:
     """The same for a worker, whose relative store and state would be others."""
     if Path.cwd() == ROOT:
         return overrides
-    return [*overrides, f"store={config.store.resolve()}", f"state={config.state.resolve()}"]
+    places = [f"{name}={getattr(config, name).resolve()}" for name in ("store", "state")]
+    return [*overrides, *places, *([f"shared={config.shared}"] if config.shared else [])]
 
 
 def _deployment(config: RunConfig, entry: FlowEntry) -> tuple[PrefectApi, dict[str, Any]]:

@@ -26,6 +26,7 @@ import click
 from flows.commands.command import command
 from flows.commands.store_folders import names_in, opened
 from flows.commands.unused_parts import unused_parts
+from flows.commands.unused_there import UnusedThere, remove_there, unused_there
 from flows.compose import compose
 from flows.console import say, table
 from flows.records import KEY, RunRecord, chain_ends, read_records, require_marked, require_store
@@ -38,6 +39,7 @@ from tasks.runtime.artifact import ARTIFACT_FILE, ArtifactMismatch, load_artifac
 from tasks.runtime.graph import STAGES
 from tasks.runtime.inputs import InputDigests
 from tasks.runtime.parts import PART_FILE
+from tasks.runtime.shared.store import SharedStore
 from tasks.runtime.store import Store
 
 RECENT_S = 3600.0
@@ -50,6 +52,7 @@ REMOVED = re.compile(
 UNFINISHED_PART = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 REPLACED = re.compile(r"replaced-[a-z]+-[0-9a-f]{16}-\d+")
 FETCHED = re.compile(r"[0-9a-f]{32}(\..+)?")
+PARTS = ("parts", "part")
 WORK_FOLDERS = frozenset({"out", "out.work"})
 
 
@@ -84,35 +87,36 @@ def gc(words: Sequence[str], yes: bool) -> int:
             keep = int(word[5:])
         else:
             raise ConfigError(f"keep ({word[5:]}) must be a whole number of runs, e.g. keep=10")
-    store = Store(compose(overrides).store)
+    store = compose(overrides).open_store()
     require_store(store)
-    items = unused(store, keep, say)
-    total = sum(item.size_bytes for item in items) / 1e6
-    if items:
-        rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in items]
+    items, there = unused(store, keep, say), list[UnusedThere]()
+    if isinstance(store, SharedStore):
+        there = unused_there(store, needed(store, keep).keys)
+    found: list[Unused | UnusedThere] = [*items, *there]
+    total = sum(item.size_bytes for item in found) / 1e6
+    if found:
+        rows = [[item.kind, f"{item.size_bytes / 1e6:.1f} MB", str(item.path)] for item in found]
         show(table(("kind", "size", "path"), rows) + "\n")
     whose = f"unused by the last {plural(keep, 'run')}"
     if yes:
-        show(f"removed {remove(items) / 1e6:.1f} MB {whose}")
+        show(f"removed {(remove(items) + remove_there(there)) / 1e6:.1f} MB {whose}")
     else:
-        offer = "; --yes removes them" * bool(items)
-        show(f"{plural(len(items), 'item')}, {total:.1f} MB, {whose}{offer}")
+        offer = "; --yes removes them" * bool(found)
+        show(f"{plural(len(found), 'item')}, {total:.1f} MB, {whose}{offer}")
     return 0
 
 
-def unused(
-    store: Store, keep: int, tell: Callable[[str], None] = lambda line: None
-) -> list[Unused]:
-    """What no recent run needs, largest first: neither the last `keep` runs, nor a live one, nor
-    the next run of a chain.
+@dataclass(frozen=True)
+class Needed:
+    """What must stay in a store, as (stage, key)."""
 
-    Held keys are left out. So is what the store did not make, which is reported by `tell`. Raises
-    ConfigError where the folder is not marked as a store.
+    kept: Sequence[RunRecord]
+    keys: Collection[tuple[str, str]]
+    part_keys: Collection[tuple[str, str]]
 
-    With `keep` above 0, what the last completed run of each stage refers to is needed too: many
-    nightly refreshes leave the last trained model.
-    """
-    require_marked(store)
+
+def needed(store: Store, keep: int) -> Needed:
+    """What the runs that count refer to (see `unused`)."""
     records = read_records(store)
     kept = [r for i, r in enumerate(records) if i < keep or r.is_alive()]
     if keep:
@@ -124,8 +128,24 @@ def unused(
     keys = {(stage, key) for r in kept for stage, key in r.stages.items()}
     chains = {r.chain["name"] for r in records if r.chain}
     keys |= {end for name in chains for end in chain_ends(records, name)}
-    part_keys = {(stage, key) for r in kept for stage, key in r.parts.items()}
-    candidates = [*_candidates(store, keys, part_keys), *unused_parts(store, kept)]
+    return Needed(kept, keys, {(stage, key) for r in kept for stage, key in r.parts.items()})
+
+
+def unused(
+    store: Store, keep: int, tell: Callable[[str], None] = lambda line: None
+) -> list[Unused]:
+    """What no recent run needs, largest first: neither the last `keep` runs, nor a live one, nor
+    the next run of a chain.
+
+    Held keys are left out, and parts of stages at work. So is what the store did not make, which is
+    reported by `tell`. Raises ConfigError where the folder is not marked as a store.
+
+    With `keep` above 0, what the last completed run of each stage refers to is needed too: many
+    nightly refreshes leave the last trained model.
+    """
+    require_marked(store)
+    use = needed(store, keep)
+    candidates = [*_candidates(store, use.keys, use.part_keys), *unused_parts(store, use.kept)]
     found, foreign = [], []
     for kind, path in candidates:
         try:
@@ -135,9 +155,7 @@ def unused(
         except Foreign as why:
             foreign.append(f"{path} ({why})")
             continue
-        lock = None
-        if kind in ("artifact", "work") and KEY.fullmatch(path.name):
-            lock = store.lock_file(path.parent.name, path.name)
+        lock = _lock_file(store, kind, path)
         with _free(lock) as free:
             if free:
                 found.append(Unused(kind, store.root, path, size_bytes, lock))
@@ -149,6 +167,16 @@ def unused(
     return sorted(found, key=lambda u: (-u.size_bytes, str(u.path)))
 
 
+def _lock_file(store: Store, kind: str, path: Path) -> Path | None:
+    """What a stage locks that makes an artifact or uses parts; None where nobody can be at it."""
+    if not KEY.fullmatch(path.name):
+        return None
+    if kind in ("artifact", "work"):
+        return store.lock_file(path.parent.name, path.name)
+    of_part = path.parent if kind == "part" else path
+    return store.parts_lock_file(of_part.parent.name, of_part.name) if kind in PARTS else None
+
+
 def remove(items: Sequence[Unused]) -> int:
     """Delete `items`, except keys that are held by now and what is no longer ours; the bytes
     freed."""
@@ -157,7 +185,7 @@ def remove(items: Sequence[Unused]) -> int:
         # Folders are opened one by one and never through a link: a path looked at again could lead
         # elsewhere by now.
         with (
-            _free(item.lock_file) as free,
+            _free(item.lock_file, make=item.kind in PARTS) as free,
             suppress(FileNotFoundError, NotADirectoryError, Foreign),
         ):
             if free and _size_bytes(item.kind, item.path) >= 0:
@@ -307,9 +335,10 @@ def _files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 @contextmanager
-def _free(lock_file: Path | None) -> Iterator[bool]:
-    """Whether nobody holds the key, and nobody can while the block runs."""
-    if lock_file is None or not lock_file.exists():
+def _free(lock_file: Path | None, make: bool = False) -> Iterator[bool]:
+    """Whether nobody holds the key, and nobody can while the block runs. make: the lock file, where
+    it is missing; else a stage that begins now makes it."""
+    if lock_file is None or not (make or lock_file.exists()):
         yield True
         return
     with lock_if_free(lock_file) as free:

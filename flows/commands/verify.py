@@ -13,7 +13,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from flows.compose import RunConfig, compose
 from flows.console import say, table
 from flows.records import KEY, require_marked, require_store
 from flows.run import decide, open_run
+from llm_core.locks import lock_if_free
 from llm_core.printing import show
 from tasks.runtime.artifact import (
     ARTIFACT_FILE,
@@ -35,11 +36,13 @@ from tasks.runtime.artifact import (
 from tasks.runtime.graph import STAGES
 from tasks.runtime.parts import PART_FILE
 from tasks.runtime.plan import Plan
+from tasks.runtime.shared.store import SharedStore
 from tasks.runtime.soundness import Files, damage
 from tasks.runtime.store import Store
 
 SAYS_NO_RUN = {
     "store",
+    "shared",
     "state",
     "tracking",
     "orchestrator",
@@ -58,7 +61,7 @@ class Damaged:
     """An artifact or part that is not what its record says."""
 
     kind: str
-    """artifact or part."""
+    """artifact, part, or shared: an artifact in the bucket of a shared store."""
     stage: str
     key: str
     path: str
@@ -86,11 +89,12 @@ def verify(words: Sequence[str], repair: bool) -> int:
     """Check the whole store; with --repair rebuild what the configuration names, and set the rest
     aside."""
     config, started, seen = compose(words), time.perf_counter(), Seen()
-    store = Store(config.store)
+    store = config.open_store()
     require_store(store)
     if repair:
         require_marked(store)
     damaged = [*_damaged_artifacts(store, seen), *_damaged_parts(store, seen)]
+    damaged += _damaged_there(store) if isinstance(store, SharedStore) else ()
     elapsed_s = time.perf_counter() - started
     if damaged:
         show(
@@ -148,6 +152,12 @@ def _damaged_parts(store: Store, seen: Seen) -> Iterator[Damaged]:
             yield Damaged("part", path.parent.parent.name, path.name, str(path), wrong)
 
 
+def _damaged_there(store: SharedStore) -> Iterator[Damaged]:
+    for stage, key in sorted(store.keys_there()):
+        if stage in STAGES and KEY.fullmatch(key) and (wrong := store.check_there(stage, key)):
+            yield Damaged("shared", stage, key, f"{store.bucket.url}/{stage}/{key}", wrong)
+
+
 def _keys(root: Path, pattern: str) -> list[Path]:
     """Folders named by a key below those of stages, by a pattern that begins with the key; others
     are not the store's."""
@@ -162,8 +172,12 @@ def _repair(
 ) -> list[Damaged]:
     """Rebuild artifacts that the configuration names, set others aside, remove parts; what could
     not be repaired."""
-    parts, artifacts = ([d for d in damaged if d.kind == kind] for kind in ("part", "artifact"))
+    parts, artifacts, shared = (
+        [d for d in damaged if d.kind == kind] for kind in ("part", "artifact", "shared")
+    )
     left = [part for part in parts if not _remove_part(store, part)]
+    if isinstance(store, SharedStore):  # its next run makes it again, or sends what is here
+        left += [d for d in shared if not store.remove_there(d.stage, d.key)]
     named = _named(config, overrides) if artifacts else {}
     others = [d for d in artifacts if named.get(d.stage) != d.key]
     left += [other for other in others if not _set_aside(store, other)]
@@ -183,17 +197,14 @@ def _repair(
 
 
 def _remove_part(store: Store, part: Damaged) -> bool:
-    """Remove a part, unless its stage is at work; whether that was possible.
-
-    A part serves every key of its stage that is made in the same way, so all of them are held.
-    """
+    """Remove a part, unless its stage is at work, which shares the lock of its folder; whether that
+    was possible."""
     path = Path(part.path)
-    with ExitStack() as held:
-        locks = sorted(store.lock_file(part.stage, part.key).parent.glob("*.lock"))
-        for key in (lock.stem for lock in locks if KEY.fullmatch(lock.stem)):
-            if holder := held.enter_context(store.try_hold(part.stage, key)):
-                _tell_busy(f"part {part.key} of {part.stage}", f"{part.stage} {key}", holder)
-                return False
+    lock = store.parts_lock_file(part.stage, path.parent.name)
+    with lock_if_free(lock) as free:
+        if not free:
+            _tell_busy(f"part {part.key} of {part.stage}", part.stage, "another run")
+            return False
         # First one rename, to a name that `gc` knows, so that nobody finds half a part.
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         with suppress(FileNotFoundError):  # removed meanwhile
@@ -210,7 +221,8 @@ def _set_aside(store: Store, artifact: Damaged) -> bool:
         if holder:
             _tell_busy(f"{stage} {key}", "it", holder)
             return False
-        if store.damage(stage, key, check_digests=True) in (None, "missing"):
+        here = store.damage_of(store.path(stage, key), check_digests=True)
+        if here in (None, "missing"):
             say(f"{stage} {key}: rebuilt or removed by another run meanwhile")
             return True
         aside = store.set_aside(stage, key)

@@ -22,7 +22,6 @@ from flows.services.prefect_api import PrefectApi, Refused, Unreachable, is_ours
 from flows.services.registry import Registry
 from llm_core.printing import shortened
 from llm_core.secrets import mask_secrets
-from tasks.runtime.store import Store
 
 ANSWER_S = 1.5
 """Time a server has to answer."""
@@ -37,7 +36,7 @@ def read_standing(config: RunConfig) -> dict[str, Any]:
     announced = read_live(config.state)
     dead = [_of_live(run) for run in announced if run.is_dead]
     known = {run["run_id"] for run in dead}
-    records = read_records(Store(config.store))[:LAST_RECORDS]
+    records = read_records(config.open_store())[:LAST_RECORDS]
     dead += [_of_record(r) for r in records if r.run_id not in known and _has_died(r, announced)]
     standing: dict[str, Any] = {
         "live": [_of_live(run) for run in announced if not run.is_dead],

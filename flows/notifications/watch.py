@@ -112,7 +112,7 @@ def _due_at() -> datetime:
 
 
 def _tell_of_deaths(watch: Watch, config: RunConfig) -> None:
-    store = Store(config.store)
+    store = config.open_store()
     dead = [
         record
         for record in read_records(store)

@@ -72,6 +72,8 @@ def log_model(
     )
     if known:
         model_id = str(known[0].model_id)
+    elif not model.folder.exists():  # found in a shared store, and not copied here
+        return
     else:
         model_id = _log(log, run_id, model, max_bytes)
     if not client.get_run(run_id).outputs.model_outputs:  # else an earlier try was told so

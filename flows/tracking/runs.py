@@ -151,9 +151,9 @@ class Tracker:
             **_stage_event("stage", node),
             started_at=artifact.record["started_at"],
             at=artifact.record["finished_at"],
-            path=str(artifact.path),
+            path=str(artifact.place),
             parents={
-                stage: {"key": parent.key, "path": str(parent.path)}
+                stage: {"key": parent.key, "path": str(parent.place)}
                 for stage, parent in parents.items()
             },
             made=made,

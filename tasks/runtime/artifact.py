@@ -50,6 +50,11 @@ class Artifact:
     record: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def place(self) -> Path:
+        """Where its files are, or will be: those of a shared store may not have come here yet."""
+        return self.path
+
+    @property
     def key(self) -> str:
         return str(self.record.get("key", ""))
 

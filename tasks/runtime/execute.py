@@ -45,7 +45,9 @@ def make_artifact(
     stage, node = STAGES[step.node.stage], step.node
     built = False
     artifact = None if step.runs else store.find(node.stage, node.key)
-    if artifact is None:
+    if artifact is not None:
+        store.share(artifact)
+    else:
         with store.hold(node, say) as out_dir:
             # Looked up once more: another run may have held the key and made it.
             artifact = None if step.again else store.find(node.stage, node.key)

@@ -2,7 +2,12 @@
 
 Work in progress lives in `<root>/.work/<stage>/<key>/out` and becomes the artifact by one rename. A
 key has one holder at a time, by a lock that dies with its process; the next run waits, says so, and
-takes over. Parts live in `<root>/.parts/<stage>/<part key>` and outlive the artifacts made of them.
+takes over. Parts live in `<root>/.parts/<stage>/<part key>` and outlive the artifacts made of them;
+whoever removes some locks their folder, which a stage at work shares.
+
+Locks are those of the kernel (flock), also on NFS, where the server keeps them for all machines and
+ends those of a machine that is silent. No process of another machine is ever asked whether it
+lives. `tasks.runtime.shared` has the same store in a bucket.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from tasks.runtime.artifact import (
     load_artifact,
     write_sealed,
 )
+from tasks.runtime.mounts import require_shared_locks
 from tasks.runtime.soundness import Soundness
 from tasks.runtime.stage import StageFailure
 
@@ -72,6 +78,10 @@ class Store:
 
     def parts_dir(self, node: Node) -> Path:
         return self.root / ".parts" / node.stage / node.part_key
+
+    def parts_lock_file(self, stage: str, part_key: str) -> Path:
+        """Locked by who removes parts of this key, and shared by the stages that use them."""
+        return self.root / ".parts" / stage / f"{part_key}.lock"
 
     def find(self, stage: str, key: str) -> Artifact | None:
         """The finished, undamaged artifact of a key, or None."""
@@ -128,18 +138,41 @@ class Store:
     @contextlib.contextmanager
     def hold(self, node: Node, waiting: Callable[[str], None]) -> Iterator[Path]:
         """Be the one holder of a key; yields the directory to work in. Waits for a live holder."""
-        work = self.work_dir(node.stage, node.key)
-        work.mkdir(parents=True, exist_ok=True)
-        with open_lock(self.lock_file(node.stage, node.key)) as lock:
+        parts_lock = self.parts_lock_file(node.stage, node.part_key)
+        parts_lock.parent.mkdir(parents=True, exist_ok=True)
+        require_shared_locks(self.root)
+        with self._alone(node.stage, node.key, waiting), open_lock(parts_lock) as parts:
+            fcntl.flock(parts, fcntl.LOCK_SH)
+            yield self._empty_out(node.stage, node.key)
+
+    @contextlib.contextmanager
+    def _alone(self, stage: str, key: str, waiting: Callable[[str], None]) -> Iterator[None]:
+        file = self.lock_file(stage, key)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open_lock(file) as lock:
             if holder := _take(lock):
-                waiting(f"{node.stage} {node.key} is being built by {holder}; waiting for it")
+                waiting(waiting_for(stage, key, holder))
                 fcntl.flock(lock, fcntl.LOCK_EX)
             _sign(lock)
-            # Always empty: unfinished work that can be trusted is in parts or the scratch folder.
-            out = work / "out"
-            shutil.rmtree(out, ignore_errors=True)
-            out.mkdir(parents=True)
-            yield out
+            yield
+
+    def _empty_out(self, stage: str, key: str) -> Path:
+        # Always empty: unfinished work that can be trusted is in parts or the scratch folder.
+        out = self.work_dir(stage, key) / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        return out
+
+    @contextlib.contextmanager
+    def alone(self, name: str, waiting: Callable[[], None]) -> Iterator[None]:
+        """Hold a name of the whole store while the block runs. Waits for its holder."""
+        file = self.root / ".runs" / f"{name}.lock"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open_lock(file) as lock:
+            if _take(lock):
+                waiting()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     @contextlib.contextmanager
     def try_hold(self, stage: str, key: str) -> Iterator[str]:
@@ -195,20 +228,37 @@ class Store:
             "peak_memory_bytes": peak_memory_bytes(),
         }
         write_sealed(made.path / ARTIFACT_FILE, record)
-        final = self.path(node.stage, node.key)
+        return self._place(node.stage, node.key, made.path)
+
+    def _place(self, stage: str, key: str, made: Path) -> Artifact:
+        """Give finished work, with its record, the place of its key."""
+        final = self.path(stage, key)
         final.parent.mkdir(parents=True, exist_ok=True)
         replaced = None
         # Damaged or forced: out of the way first, so that no reader sees a mixture.
         if final.exists():
-            replaced = self.set_aside(node.stage, node.key)
-        os.rename(made.path, final)
+            replaced = self.set_aside(stage, key)
+        os.rename(made, final)
         sync_folder(final.parent)
         if replaced:
             shutil.rmtree(replaced)
-        shutil.rmtree(self.work_dir(node.stage, node.key))
+        shutil.rmtree(self.work_dir(stage, key))
         artifact = load_artifact(final)
         assert artifact is not None
         return artifact
+
+    def share(self, artifact: Artifact) -> None:
+        """Give other machines an artifact that a run found here, where they do not have it."""
+
+    def bring(self, folder: Path) -> None:
+        """Have the folder of an artifact here that another machine made; others stay as they
+        are."""
+
+    def share_file(self, path: Path) -> None:
+        """Give other machines a file that is beside the artifacts, such as the record of a run."""
+
+    def receive_files(self, folder: Path) -> None:
+        """Take over what other machines have written into such a folder."""
 
     def require_free_disk(self, stage: str, needed_bytes: int) -> None:
         """Raise StageFailure before anything is lost, rather than fail in the middle of a write."""
@@ -220,6 +270,10 @@ class Store:
                 f" which has {free / 1e9:.1f} GB; free some with textmill gc, or set store to a"
                 " folder on another disk"
             )
+
+
+def waiting_for(stage: str, key: str, holder: str) -> str:
+    return f"{stage} {key} is being built by {holder}; waiting for it"
 
 
 def _take(lock: IO[str]) -> str:

@@ -87,12 +87,12 @@ def test_a_path_with_a_colon_stays_a_path(path: str) -> None:
     "words",
     [
         *(
-            [command, f"{setting}=s3://bucket/x"]
+            [command, f"{setting}=gs://bucket/x"]
             for command in ("refresh", "plan", "gc", "up")
             for setting in ("store", "state")
         ),
-        ["explain", "some-id", "store=s3://bucket/x"],
-        ["export-shards", "megatron", "s3://bucket/x"],
+        ["explain", "some-id", "store=gs://bucket/x"],
+        ["export-shards", "megatron", "gs://bucket/x"],
     ],
     ids=" ".join,
 )
@@ -105,7 +105,7 @@ def test_a_place_elsewhere_is_one_line_and_leaves_no_folder(
     monkeypatch.chdir(tmp_path)
     assert cli.main(words) == 2
     said = capsys.readouterr().err
-    assert "(s3://bucket/x) is an address" in said and said.count("\n") == 1
+    assert "(gs://bucket/x) is an address" in said and said.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
