@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from llm_core.config import ConfigError
+from llm_core.infer.replicas import among_replicas
 from llm_core.model.transformer import Transformer
 
 # B batch (windows) · T token places of a window · N scored places of a batch · V vocabulary
@@ -54,6 +55,7 @@ def plan_windows(
     return windows
 
 
+@among_replicas
 @torch.inference_mode()
 def score_documents(
     model: Transformer,
