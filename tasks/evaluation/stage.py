@@ -33,6 +33,7 @@ from tasks.corpus.statistics import ratio_bootstrap
 from tasks.corpus.tally import OTHER, largest, tally_columns
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
 from tasks.evaluation.generate import TextStream, answer_limits, generate_texts
+from tasks.evaluation.models import open_models
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
 from tasks.runtime.stage import StageFailure
@@ -75,24 +76,30 @@ def evaluate_model(
     Deterministic for equal input and config, in whatever order the shards hold the documents.
     Raises StageFailure without validation documents, or where the tokenizer is not lossless.
     """
+    import torch
+
     from llm_core.data.shards import open_shards
-    from llm_core.device import choose_device
-    from llm_core.huggingface.export import load_model
     from tasks.tokenizer.encoder import load_tokenizer
 
     scoring, generation = config.evaluate, config.generate
-    model = load_model(train.path / "model", device=choose_device(scoring.device))
-    codec = load_tokenizer(tokenizer.path)
-    validation, training = open_shards(shards.path, "validation"), open_shards(shards.path, "train")
-    for split in (validation, training):
-        split.check_ids(model.config.vocab_size)
-    chosen, skipped = choose_documents(validation, codec, scoring)
-    check_round_trip(documents, codec, chosen)
-    window, context = choose_window(train, model, scoring)
-    prompts = choose_prompts(codec, chosen, scoring)
-    # A prompt that does not fit is an error before anything is scored.
-    answer_limits(model, codec, prompts, generation.max_new_tokens)
-    scored = score(model, codec, training, chosen, window, context, scoring)
+    ranks, replicas = scoring.tensor_parallel, scoring.data_parallel
+    with open_models(ranks, scoring.device, data_parallel=replicas) as models:
+        model = models.load(train.path / "model", torch.float32)
+        codec = load_tokenizer(tokenizer.path)
+        validation, training = (
+            open_shards(shards.path, "validation"),
+            open_shards(shards.path, "train"),
+        )
+        for split in (validation, training):
+            split.check_ids(model.config.vocab_size)
+        chosen, skipped = choose_documents(validation, codec, scoring)
+        check_round_trip(documents, codec, chosen)
+        window, context = choose_window(train, model, scoring)
+        prompts = choose_prompts(codec, chosen, scoring)
+        # A prompt that does not fit is an error before anything is scored.
+        answer_limits(model, codec, prompts, generation.max_new_tokens)
+        scored = score(model, codec, training, chosen, window, context, scoring)
+        samples = write_samples(model, codec, prompts, generation)
     counts = skipped | {
         "documents": len(chosen),
         "tokens": int(scored.num_tokens.sum()),
@@ -100,7 +107,6 @@ def evaluate_model(
     }
     policy = _policy(window, context, scoring)
     result = summarise(scored, scoring) | {"policy": policy, "counts": counts}
-    samples = write_samples(model, codec, prompts, generation)
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
     return Artifact(out_dir, "evaluate", counts, result | {"samples": samples})
