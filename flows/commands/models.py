@@ -34,7 +34,10 @@ def generate(words: Sequence[str]) -> int:
     settings = config.generate
     sampling, limit = settings.sampling(), settings.max_new_tokens
     place, stop = settings.device, settings.stop
-    answer = generate_text(folder, folder, prompt, sampling, limit, show_piece, place, stop)
+    ranks, draft = settings.tensor_parallel, settings.draft
+    answer = generate_text(
+        folder, folder, prompt, sampling, limit, show_piece, place, stop, ranks, draft
+    )
     show()
     if answer.reached_max_seq_len:
         say(

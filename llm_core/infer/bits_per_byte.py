@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from llm_core.config import ConfigError
+from llm_core.infer.replicas import among_replicas
 from llm_core.infer.scoring import token_logprobs
 from llm_core.model.transformer import Transformer
 
@@ -78,6 +79,7 @@ def plan_windows(
     return windows
 
 
+@among_replicas
 @torch.inference_mode()
 def score_documents(
     model: Transformer,

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from llm_core.infer.answers import Choice
 from llm_core.infer.bursts import Bursts, Start
 from llm_core.infer.cache.blocks import BlockPool
 from llm_core.infer.cache.paged import PagedCache, Pass
-from llm_core.infer.cache.rows import place_of
+from llm_core.infer.cache.rows import MakesCaches, make_cache, place_of
 from llm_core.infer.choice.choosing import Choosers, check_chosen, check_id, choose
 from llm_core.infer.choice.edits import LogitEdits
 from llm_core.infer.choice.sampling import SamplingParams
@@ -32,41 +32,12 @@ from llm_core.infer.config import EngineConfig
 from llm_core.infer.cpu_products import speed_up
 from llm_core.infer.requests import Allowed, Finish, NewToken, Request
 from llm_core.infer.scheduler import Piece, Plan, Running, Scheduler
-from llm_core.kernels.decode.choose import MAX_TOP_K
 from llm_core.model.transformer import Transformer
 
 # N tokens of a pass · B rows that get a token · V vocabulary · D width of the model
 
 SCORED_ROWS = 256
 """Prompt tokens whose logits are in memory at once."""
-
-
-@dataclass(eq=False)
-class _Choice:
-    """One answer that is being written."""
-
-    request: Request
-    number: int
-    sequence: Running
-    slot: int | None
-    """Its place in `LogitEdits`, where its logits are edited."""
-    stop_ids: frozenset[int]
-
-    @property
-    def answer(self) -> list[int]:
-        return self.request.answers[self.number]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether its next tokens follow from logits and parameters alone."""
-        request = self.request
-        return (
-            self.slot is None
-            and request.logprobs is None
-            and request.allowed is None
-            and request.params.top_k <= MAX_TOP_K
-            and len(self.answer) >= request.params.min_new_tokens
-        )
 
 
 class Engine:
@@ -78,21 +49,21 @@ class Engine:
         self.eos_ids = frozenset(id for id in eos_ids if 0 <= id < model.config.vocab_size)
         if config.copy_weights:
             speed_up(model)
-        dtype, self.device = place_of(model)
+        self.device = place_of(model)[1]
         num_blocks = config.cache_tokens // config.block_tokens
         self.pool = BlockPool(num_blocks, config.block_tokens)
         self.scheduler = Scheduler(self.pool, config.budget_tokens, config.max_running)
         is_int8 = config.cache == "int8"
         # One block more, for what a burst computes of nobody.
-        self.cache = PagedCache(
-            model.config, num_blocks + 1, config.block_tokens, dtype, self.device, is_int8
-        )
+        self.cache = make_cache(model, PagedCache, num_blocks + 1, config.block_tokens, is_int8)
         self.burst_tokens = config.burst_tokens or (32 if self.device.type == "cuda" else 1)
         self.bursts = Bursts(model, self.cache, num_blocks, self.burst_tokens)
+        # Tokens are chosen here, and other processes wait for them.
+        self._is_alone = not isinstance(model, MakesCaches)
         self.edits = LogitEdits(model.config.vocab_size, self.device)
         self.num_prefix_tokens = self.num_preemptions = self.num_computed_tokens = 0
-        self._choices: dict[Running, _Choice] = {}
-        self._choosers: tuple[list[_Choice], Choosers] | None = None
+        self._choices: dict[Running, Choice] = {}
+        self._choosers: tuple[list[Choice], Choosers] | None = None
 
     @property
     def busy(self) -> bool:
@@ -180,7 +151,7 @@ class Engine:
         hidden_ND = self.model.hidden(ids_1N, positions_1N, self.cache)[0]
         self.scheduler.computed(plan)
         place = 0
-        ready: list[tuple[_Choice, int]] = []
+        ready: list[tuple[Choice, int]] = []
         for piece in plan.pieces:
             size = piece.end - piece.begin
             self._score_prompt(piece, hidden_ND[place : place + size])
@@ -191,35 +162,42 @@ class Engine:
 
     def _burst_tokens(self, plan: Plan) -> int:
         """Steps that may follow one another on the device; 0 where this pass is none of them."""
-        choices = [self._choices[piece.sequence] for piece in plan.pieces]
-        if not all(choice.answer and choice.is_plain for choice in choices):
+        choices = self._choices_of(plan)
+        if not (self._is_alone and all(c.answer and c.is_plain for c in choices)):
             return 0
-        left = min(choice.request.max_new_tokens - len(choice.answer) for choice in choices)
+        left = min(choice.num_left for choice in choices)
         count = 1 if self.scheduler.waiting else min(self.burst_tokens, left)
         if count > 1 and not self.scheduler.reserve(plan, count):
             count = 1
         return count if count > 1 or self.device.type == "cuda" else 0
 
     def _burst(self, plan: Plan, count: int) -> list[NewToken]:
-        choices = [self._choices[piece.sequence] for piece in plan.pieces]
+        choices = self._choices_of(plan)
         starts = [
             Start(c.answer[-1], c.sequence.num_computed, c.sequence.blocks, len(c.answer))
             for c in choices
         ]
-        ids = self.bursts.run(starts, self._choosers_of(choices), count)
+        return self._advance(choices, self.bursts.run(starts, self._choosers_of(choices), count))
+
+    def _choices_of(self, plan: Plan) -> list[Choice]:
+        return [self._choices[piece.sequence] for piece in plan.pieces]
+
+    def _advance(self, choices: list[Choice], ids: Sequence[Sequence[int]]) -> list[NewToken]:
+        """Take several tokens of each answer, all computed but the last."""
         told: list[list[NewToken]] = []
         for row, choice in enumerate(choices):
             check_id(min(ids[row]), row)
             # What follows a stop id was computed for nothing.
-            last = next((at for at, id in enumerate(ids[row]) if id in choice.stop_ids), count)
+            stops = (at for at, id in enumerate(ids[row]) if id in choice.stop_ids)
+            last = next(stops, len(ids[row]))
             ids_told = ids[row][:last]
             self.scheduler.advance(choice.sequence, ids_told)
             self.num_computed_tokens += max(last - 1, 0)
             choice.answer.extend(ids_told)
             new = [NewToken(choice.request, choice.number, id) for id in ids_told]
-            if last < count:
+            if last < len(ids[row]):
                 new.append(self._finished(choice, "stop"))
-            elif len(choice.answer) == choice.request.max_new_tokens:
+            elif not choice.num_left:
                 self._finished(choice, "length")
                 new[-1] = new[-1]._replace(finish="length")
             told.append(new)
@@ -232,14 +210,14 @@ class Engine:
             if piece.sequence in waited:
                 self.num_prefix_tokens += piece.sequence.num_reused
 
-    def _write(self, request: Request, number: int, sequence: Running) -> _Choice:
+    def _write(self, request: Request, number: int, sequence: Running) -> Choice:
         params = request.params
         slot = self.edits.take(params, request.prompt_ids) if params.counts_tokens else None
         stops = self.eos_ids.union(params.stop_ids)
-        self._choices[sequence] = _Choice(request, number, sequence, slot, stops)
+        self._choices[sequence] = Choice(request, number, sequence, slot, stops)
         return self._choices[sequence]
 
-    def _begin_answers(self, sequence: Running) -> list[_Choice]:
+    def _begin_answers(self, sequence: Running) -> list[Choice]:
         """The answers that follow a computed sequence: several where it is a prompt of several."""
         first = self._choices[sequence]
         if first.answer or first.number:
@@ -251,7 +229,7 @@ class Engine:
         ]
 
     def _next_tokens(
-        self, ready: Sequence[tuple[_Choice, int]], hidden_ND: Tensor
+        self, ready: Sequence[tuple[Choice, int]], hidden_ND: Tensor
     ) -> list[NewToken]:
         ended = [choice for choice, _ in ready if not choice.request.max_new_tokens]
         new = [self._finished(choice, "length") for choice in ended]
@@ -271,7 +249,7 @@ class Engine:
         told = zip(choices, ids, scores, strict=True)
         return new + [self._take(choice, token, score) for choice, token, score in told]
 
-    def _edit(self, logits_BV: Tensor, choices: Sequence[_Choice]) -> Tensor:
+    def _edit(self, logits_BV: Tensor, choices: Sequence[Choice]) -> Tensor:
         """The logits to draw from; a copy where any are changed."""
         counted = _counted(choices)
         bound = [
@@ -299,14 +277,14 @@ class Engine:
             logits_BV[row].masked_fill_(~mask_V, float("-inf"))
         return logits_BV
 
-    def _choosers_of(self, choices: list[_Choice]) -> Choosers:
+    def _choosers_of(self, choices: list[Choice]) -> Choosers:
         if self._choosers is None or self._choosers[0] != choices:
             params = [choice.request.params for choice in choices]
             numbers = [choice.request.first_choice + choice.number for choice in choices]
             self._choosers = choices, Choosers.of(params, numbers, self.device)
         return self._choosers[1]
 
-    def _take(self, choice: _Choice, token: int, score: Scored | None) -> NewToken:
+    def _take(self, choice: Choice, token: int, score: Scored | None) -> NewToken:
         if token in choice.stop_ids:
             return self._finished(choice, "stop")
         choice.answer.append(token)
@@ -318,7 +296,7 @@ class Engine:
         logprob, top = (None, None) if score is None else (score.logprob, score.top)
         return NewToken(choice.request, choice.number, token, logprob, top, finish)
 
-    def _finished(self, choice: _Choice, finish: Finish) -> NewToken:
+    def _finished(self, choice: Choice, finish: Finish) -> NewToken:
         choice.request.finishes[choice.number] = finish
         self._end(choice.sequence)
         return NewToken(choice.request, choice.number, None, finish=finish)
@@ -344,7 +322,7 @@ class Engine:
             )
 
 
-def _counted(choices: Sequence[_Choice]) -> dict[int, int]:
+def _counted(choices: Sequence[Choice]) -> dict[int, int]:
     """Row → slot of the answers whose logits are edited."""
     slots = {row: choice.slot for row, choice in enumerate(choices)}
     return {row: slot for row, slot in slots.items() if slot is not None}

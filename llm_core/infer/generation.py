@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.config import EngineConfig
 from llm_core.infer.engine import Engine
+from llm_core.infer.replicas import among_replicas
 from llm_core.infer.requests import check_prompt
 from llm_core.model.transformer import Transformer
 
@@ -38,19 +39,53 @@ def generate(
         return [[] for _ in prompts]
     for number in asked:
         check_prompt(model.config, prompts[number], limits[number], f"prompt {number}")
-    lengths = [len(prompts[number]) + limits[number] for number in asked]
-    engine = Engine(model, config or EngineConfig.holding(lengths), eos_ids)
-    requests = {
-        number: engine.submit(
-            prompts[number], each[number], limits[number], first_choice=number if shared else 0
-        )
+    items = [
+        (number if shared else 0, list(prompts[number]), each[number], limits[number])
         for number in asked
-    }
-    numbers = {request: number for number, request in requests.items()}
+    ]
+    if on_token is None and config is None:
+        answers = write_answers(model, items, list(eos_ids))
+    else:
+
+        def tell(number: int, token: int) -> None:
+            if on_token is not None:
+                on_token(asked[number], token)
+
+        answers = _write(model, items, eos_ids, tell, config)
+    found = dict(zip(asked, answers, strict=True))
+    return [found.get(number, []) for number in range(len(prompts))]
+
+
+Item = tuple[int, list[int], SamplingParams, int]
+"""(random stream, prompt, parameters, limit)."""
+
+
+@among_replicas
+def write_answers(
+    model: Transformer, items: Sequence[Item], eos_ids: Sequence[int]
+) -> list[list[int]]:
+    """The new tokens of each item."""
+    return _write(model, items, eos_ids, None, None)
+
+
+def _write(
+    model: Transformer,
+    items: Sequence[Item],
+    eos_ids: Sequence[int],
+    on_token: Callable[[int, int], object] | None,
+    config: EngineConfig | None,
+) -> list[list[int]]:
+    if not items:  # a process may have none of few
+        return []
+    room = EngineConfig.holding([len(prompt) + limit for _, prompt, _, limit in items])
+    engine = Engine(model, config or room, eos_ids)
+    requests = [
+        engine.submit(prompt, params, limit, first_choice=stream)
+        for stream, prompt, params, limit in items
+    ]
+    numbers = {request: number for number, request in enumerate(requests)}
     while engine.busy:
         for new in engine.step():
             if on_token is not None and new.id is not None:
                 on_token(numbers[new.request], new.id)
-    return [
-        requests[number].answers[0] if number in requests else [] for number in range(len(prompts))
-    ]
+    return [request.answers[0] for request in requests]

@@ -7,12 +7,13 @@ and the first that is not is replaced by a draw from max(0, p − q), so answers
 of plain decoding, though not its very tokens: random numbers are used otherwise.
 
 Gains where guesses are good and passes of several tokens cost as much as passes of one: one request
-at a time. Left out: penalties, which change the logits behind every guess.
+at a time, or a few (`llm_core.infer.guessing`). Left out: penalties, which change the logits behind
+every guess.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +50,9 @@ class Speculated:
 class Draft(Protocol):
     """Guesses what follows."""
 
+    follows_many: bool
+    """Whether several answers may be guessed in turn, at no more than the cost of each alone."""
+
     def propose(
         self, tokens: Sequence[int], count: int, params: SamplingParams
     ) -> tuple[list[int], Tensor | None]:
@@ -58,6 +62,8 @@ class Draft(Protocol):
 
 class NGramDraft:
     """Guesses what followed the last few tokens the last time they occurred."""
+
+    follows_many = True
 
     def __init__(self, longest: int = 3) -> None:
         self.longest = longest
@@ -76,6 +82,8 @@ class NGramDraft:
 
 class ModelDraft:
     """Guesses by a smaller model with the same tokens, which draws as the large one would."""
+
+    follows_many = False  # its cache is that of one answer
 
     def __init__(self, model: Transformer, capacity_tokens: int) -> None:
         self.model = model
@@ -113,7 +121,6 @@ class ModelDraft:
         return list(tokens[same:])
 
 
-@torch.inference_mode()
 def generate_speculatively(
     model: Transformer,
     prompt_ids: Sequence[int],
@@ -123,7 +130,29 @@ def generate_speculatively(
     eos_ids: Sequence[int] = (),
     num_guesses: int = NUM_GUESSES,
 ) -> Speculated:
-    """The answer to one prompt, up to and without the first of `eos_ids`.
+    """The answer to one prompt, up to and without the first of `eos_ids`, as `speculate`."""
+    found = Speculated([], 0, 0, 0)
+    for each in speculate(model, prompt_ids, params, max_new_tokens, draft, eos_ids, num_guesses):
+        found = Speculated(
+            found.ids + each.ids,
+            found.num_passes + each.num_passes,
+            found.num_guesses + each.num_guesses,
+            found.num_taken + each.num_taken,
+        )
+    return found
+
+
+@torch.inference_mode()
+def speculate(
+    model: Transformer,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    max_new_tokens: int,
+    draft: Draft,
+    eos_ids: Sequence[int] = (),
+    num_guesses: int = NUM_GUESSES,
+) -> Iterator[Speculated]:
+    """What each pass of the model adds to the answer.
 
     Raises ConfigError for what the model cannot answer and for parameters with penalties.
     """
@@ -138,19 +167,16 @@ def generate_speculatively(
     cache = static_cache(model, [begin], max_new_tokens)
     if begin > 1:
         _hidden(model, tokens[:-1], cache)
-    num_passes = num_proposed = num_taken = 0
     while (room := max_new_tokens - (len(tokens) - begin)) > 0:
         guesses, drawn_KV = draft.propose(tokens, min(num_guesses, room - 1), params)
         logits_TV = _logits(model, [tokens[-1], *guesses], cache)
         new = _check(logits_TV, guesses, drawn_KV, params, len(tokens))
-        num_passes, num_proposed = num_passes + 1, num_proposed + len(guesses)
-        num_taken += len(new) - 1
         ended = next((place for place, token in enumerate(new) if token in stops), None)
-        tokens += new[:ended]
+        yield Speculated(new[:ended], 1, len(guesses), len(new) - 1)
         if ended is not None:
-            break
+            return
+        tokens += new
         cache.truncate([len(tokens) - 1])
-    return Speculated(tokens[begin:], num_passes, num_proposed, num_taken)
 
 
 def _check(

@@ -53,14 +53,25 @@ def assemble(
         model = Transformer(config)
     for name, format in formats.items():
         put(model, name, rounded(name, format).to(device), dtype)
-    state: dict[str, Tensor] = {}
+    fill(model, plain, dtype, device)
+    return model
+
+
+def fill(
+    model: Transformer,
+    plain: Callable[[str], Tensor],
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> None:
+    """Give a model on the meta device its weights, one at a time, and set it to evaluate."""
+    config, state = model.config, dict[str, Tensor]()
     for name in model.state_dict():
         same = state.get(global_name(config, name))
         state[name] = plain(name).to(device, dtype) if same is None else same
     model.load_state_dict(state, strict=True, assign=True)
     if isinstance(model.embedding, nn.Embedding) and config.tied_embeddings:
         model.head.weight = model.embedding.weight  # assigning replaced both; tie them again
-    return model.eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
 
 
 def round_model(model: Transformer, format: Format) -> Transformer:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_core.fingerprint import device_fingerprint
 from tasks.evaluation.config import BenchConfig
+from tasks.evaluation.models import open_models
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
 from tasks.runtime.stage import StageFailure
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from llm_core.bench.generation import Cell
     from llm_core.infer.cache.rows import MakeCache
     from llm_core.infer.equivalence import Check
+    from llm_core.infer.ranks.team import Models
     from llm_core.model.config import ModelConfig
     from llm_core.model.transformer import Transformer
 
@@ -55,15 +57,21 @@ def benchmark_model(
 
 def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> dict[str, Any]:
     """The whole content of `bench.json`. `make_cache` is what the proof is about."""
+    with open_models(config.tensor_parallel, config.device) as models:
+        return _measure(model_folder, config, make_cache, models)
+
+
+def _measure(
+    model_folder: Path, config: BenchConfig, make_cache: MakeCache, models: Models
+) -> dict[str, Any]:
     import torch
 
     from llm_core.bench.generation import DEFINITIONS
-    from llm_core.device import choose_device
-    from llm_core.huggingface.export import load_model, read_config
+    from llm_core.huggingface.export import read_config
     from llm_core.infer.cache.rows import paged_cache
     from llm_core.infer.equivalence import TOLERANCE
 
-    device = choose_device(config.device)
+    device = models.device
     automatic = "bfloat16" if device.type == "cuda" else "float32"
     dtype = getattr(torch, automatic if config.dtype == "auto" else config.dtype)
     shape = read_config(model_folder)
@@ -71,7 +79,7 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
     checks = []
     # Of the engine's cache as well as of the one that is timed.
     for prefix, make in (("", make_cache), ("paged_", paged_cache)):
-        each_kind = check(model_folder, device, shape, cells, config, make)
+        each_kind = check(model_folder, models, shape, cells, config, make)
         checks += [replace(each, name=f"{prefix}{each.name}") for each in each_kind]
     failed = [check for check in checks if not check.passed]
     # NaN is worse than any number, but compares as neither more nor less.
@@ -103,13 +111,13 @@ def measure(model_folder: Path, config: BenchConfig, make_cache: MakeCache) -> d
         )
         nothing = dict.fromkeys(("decode_tok_s", "prefill_tok_s", "headline"))
         return result | nothing | {"cells": [], "skipped": []}
-    model = load_model(model_folder, dtype, device)
+    model = models.load(model_folder, dtype)
     return result | {"skipped": skipped} | measure_grid(model, cells, config, device, dtype)
 
 
 def check(
     model_folder: Path,
-    device: torch.device,
+    models: Models,
     shape: ModelConfig,
     cells: Sequence[Cell],
     config: BenchConfig,
@@ -119,17 +127,23 @@ def check(
     that does not fit memory."""
     import torch
 
-    from llm_core.huggingface.export import load_model
     from llm_core.infer.equivalence import Shape, check_cache
     from llm_core.infer.equivalence_layers import check_layers
 
-    if fits_in_double(shape, free_bytes(device)):
-        precise = load_model(model_folder, torch.float64, device)
+    device, ranks = models.device, config.tensor_parallel
+    room = free_bytes(device) * (ranks if device.type == "cuda" else 1)
+    if fits_in_double(shape, room):
+        precise = models.load(model_folder, torch.float64)
         shapes = [Shape(cell.batch, cell.prompt_tokens, cell.new_tokens) for cell in cells]
         return check_cache(precise, shapes, config.check_tokens, config.seed, make_cache)
+    if ranks > 1:
+        raise StageFailure(
+            f"the model in float64 does not fit the memory of {ranks} ranks, and its cache cannot"
+            " be proved right; raise bench.tensor_parallel"
+        )
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     longest = max(cell.prompt_tokens + cell.new_tokens for cell in cells)
-    return check_layers(load_model(model_folder, dtype, device), longest, config.seed, make_cache)
+    return check_layers(models.load(model_folder, dtype), longest, config.seed, make_cache)
 
 
 def fits_in_double(shape: ModelConfig, free: int) -> bool:

@@ -55,11 +55,17 @@ class EvaluateConfig:
     """Length of those prompts."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
     """Where the model runs. auto: on a GPU where there is one."""
+    tensor_parallel: int = field(default=1, metadata=NOT_IN_KEY)
+    """Processes that share each layer of the model, on a GPU each where there are GPUs."""
+    data_parallel: int = field(default=1, metadata=NOT_IN_KEY)
+    """Processes that each hold the whole model, on a GPU each where there are GPUs, and share the
+    documents and prompts."""
 
     def __post_init__(self) -> None:
         check_bounds(self, max_documents=(1, None), max_document_tokens=(1, None))
         check_bounds(self, window_tokens=(2, None), context_tokens=(0, None))
         check_bounds(self, batch_tokens=(1, None), bootstrap_samples=(100, None))
+        check_bounds(self, tensor_parallel=(1, None), data_parallel=(1, None))
         check_bounds(self, small_group_documents=(0, None), seed=(0, None), shots=(0, None))
         check_bounds(self, num_document_prompts=(0, None), document_prompt_tokens=(1, None))
         if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
@@ -100,9 +106,15 @@ class GenerateConfig:
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
     """Where `textmill generate` and `textmill serve` run the model. auto: on a GPU where there is
     one."""
+    tensor_parallel: int = field(default=1, metadata=NOT_IN_KEY)
+    """Processes that share each layer in `textmill generate` and `textmill serve`, on a GPU each
+    where there are GPUs."""
+    draft: str | None = field(default=None, metadata=NOT_IN_KEY)
+    """What guesses several tokens in `textmill generate`, for the model to check at once: ngram, or
+    the folder of a smaller model with the same tokenizer. Null: nothing."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, max_new_tokens=(0, None))
+        check_bounds(self, max_new_tokens=(0, None), tensor_parallel=(1, None))
         self.sampling()  # which checks the rest
 
     def sampling(self) -> SamplingParams:
@@ -198,6 +210,8 @@ class BenchConfig:
     """Type of weights and cache. auto: bfloat16 on a GPU, float32 elsewhere."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs. auto: on a GPU where there is one."""
+    tensor_parallel: int = 1
+    """Processes that share each layer of the model, on a GPU each where there are GPUs."""
 
     def __post_init__(self) -> None:
         for name, least in (("batches", 1), ("prompt_tokens", 1), ("new_tokens", 2)):
@@ -210,3 +224,4 @@ class BenchConfig:
             )
         # Fewer than three repeats have no spread to tell.
         check_bounds(self, repeats=(3, None), check_tokens=(4, None), seed=(0, None))
+        check_bounds(self, tensor_parallel=(1, None))

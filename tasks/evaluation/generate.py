@@ -9,16 +9,19 @@ told in pieces or returned. It is not scrubbed here: whoever stores or shows it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_core.config import ConfigError
+from tasks.evaluation.drafts import open_draft
+from tasks.evaluation.models import open_models
 from tasks.tokenizer.text_stream import TextStream
 
 if TYPE_CHECKING:
     from llm_core.infer.choice.sampling import SamplingParams
+    from llm_core.infer.speculative import Draft
     from llm_core.model.transformer import Transformer
     from tasks.tokenizer.encoder import Tokenizer
 
@@ -41,44 +44,63 @@ def generate_text(
     on_text: Callable[[str], None] | None = None,
     device: str = "auto",
     stop_strings: Sequence[str] = (),
+    tensor_parallel: int = 1,
+    draft: str | None = None,
 ) -> Answer:
     """The continuation of `prompt`, up to and without the first stop string. `on_text` gets each
-    new piece of whole characters at once.
+    new piece of whole characters at once. draft: what guesses tokens (`tasks.evaluation.drafts`).
 
     Raises ConfigError where the prompt leaves no room for an answer.
     """
-    from llm_core.device import choose_device
-    from llm_core.huggingface.export import load_model
-    from llm_core.infer.engine import Engine, EngineConfig
+    import torch
+
     from tasks.tokenizer.encoder import load_tokenizer
 
-    # Before the model is read, so that a device that is not there is an error at once.
-    place = choose_device(device)
-    model = load_model(model_folder, device=place)
-    tokenizer = load_tokenizer(tokenizer_folder)
-    ids = tokenizer.encode(prompt).tolist()
-    (limit,) = answer_limits(model, tokenizer, [ids], max_new_tokens)
-    begun = begin(tokenizer, ids)
-    room = EngineConfig.holding([len(begun) + limit])
-    engine = Engine(model, room, eos_ids(model_folder, model, tokenizer))
-    request = engine.submit(begun, params, limit) if limit else None
-    stream, pieces, num_tokens = TextStream(tokenizer, ids, stop_strings), list[str](), 0
+    # Opened before the model is read, so that a device that is not there is an error at once.
+    with open_models(tensor_parallel, device) as models:
+        model = models.load(model_folder, torch.float32)
+        tokenizer = load_tokenizer(tokenizer_folder)
+        ids = tokenizer.encode(prompt).tolist()
+        (limit,) = answer_limits(model, tokenizer, [ids], max_new_tokens)
+        ends = eos_ids(model_folder, model, tokenizer)
+        stream, pieces, num_tokens = TextStream(tokenizer, ids, stop_strings), list[str](), 0
 
-    def tell(piece: str) -> None:
-        pieces.append(piece)
-        if piece and on_text is not None:
-            on_text(piece)
+        def tell(piece: str) -> None:
+            pieces.append(piece)
+            if piece and on_text is not None:
+                on_text(piece)
 
-    while engine.busy:
-        for new in engine.step():
-            if new.id is not None and stream.stop is None:  # no rest of a burst
-                num_tokens += 1
-                tell(stream.add([new.id]))
-        if request is not None and stream.stop is not None:
-            engine.cancel(request)
-    tell(stream.end())
+        guesses = None if draft is None else open_draft(draft, model, tokenizer)
+        for token in _tokens(model, begin(tokenizer, ids), params, limit, ends, guesses):
+            num_tokens += 1
+            tell(stream.add([token]))
+            if stream.stop is not None:
+                break
+        tell(stream.end())
     is_full = num_tokens == limit < max_new_tokens and stream.stop is None
     return Answer("".join(pieces), num_tokens, is_full)
+
+
+def _tokens(
+    model: Transformer,
+    ids: Sequence[int],
+    params: SamplingParams,
+    limit: int,
+    ends: Sequence[int],
+    draft: Draft | None,
+) -> Iterator[int]:
+    from llm_core.infer.engine import Engine, EngineConfig
+    from llm_core.infer.speculative import speculate
+
+    if draft is not None:
+        for each in speculate(model, ids, params, limit, draft, ends):
+            yield from each.ids
+        return
+    engine = Engine(model, EngineConfig.holding([len(ids) + limit]), ends)
+    if limit:
+        engine.submit(ids, params, limit)
+    while engine.busy:
+        yield from (new.id for new in engine.step() if new.id is not None)
 
 
 def generate_texts(

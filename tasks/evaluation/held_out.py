@@ -159,6 +159,11 @@ def score(
     )
 
 
+def wanted_dtype(config: EvaluateConfig, device_type: str) -> str:
+    auto = "bfloat16" if device_type == "cuda" else "float32"
+    return auto if config.dtype == "auto" else config.dtype
+
+
 def to_scoring_dtype(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -177,8 +182,7 @@ def to_scoring_dtype(
     from llm_core.infer.cache.rows import place_of
 
     dtype, device = place_of(model)
-    on_gpu = device.type == "cuda"
-    wanted = ("bfloat16" if on_gpu else "float32") if config.dtype == "auto" else config.dtype
+    wanted = wanted_dtype(config, device.type)
     if wanted == "float32" or dtype != torch.float32:
         return {"dtype": str(dtype).removeprefix("torch.")}
     first = chosen[:COMPARED_DOCUMENTS]

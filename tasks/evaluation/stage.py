@@ -32,7 +32,9 @@ from tasks.evaluation.held_out import (
     score,
     summarise,
     to_scoring_dtype,
+    wanted_dtype,
 )
+from tasks.evaluation.models import open_models
 from tasks.evaluation.suite_parts import evaluate_suites
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
@@ -57,34 +59,44 @@ def evaluate_model(
     Deterministic for equal input and config, in whatever order the shards hold the documents.
     Raises StageFailure without validation documents, or where the tokenizer is not lossless.
     """
+    import torch
+
     from llm_core.data.shards import open_shards
     from llm_core.device import choose_device
-    from llm_core.huggingface.export import load_model
     from tasks.tokenizer.encoder import load_tokenizer
 
     scoring, generation = config.evaluate, config.generate
-    model = load_model(train.path / "model", device=choose_device(scoring.device))
-    codec = load_tokenizer(tokenizer.path)
-    validation, training = open_shards(shards.path, "validation"), open_shards(shards.path, "train")
-    for split in (validation, training):
-        split.check_ids(model.config.vocab_size)
-    chosen, skipped = choose_documents(validation, codec, scoring)
-    check_round_trip(documents, codec, chosen)
-    window, context = choose_window(train, model, scoring)
-    prompts = choose_prompts(codec, chosen, scoring)
-    # A prompt that does not fit is an error before anything is scored.
-    answer_limits(model, codec, prompts, generation.max_new_tokens)
-    dtype = to_scoring_dtype(model, codec, chosen, window, context, scoring)
-    scored = score(model, codec, training, chosen, window, context, scoring)
+    ranks, replicas = scoring.tensor_parallel, scoring.data_parallel
+    with open_models(ranks, scoring.device, data_parallel=replicas) as models:
+        # One process compares types; several load the one they score in.
+        alone = ranks * replicas == 1
+        device = choose_device(scoring.device)
+        dtype = "float32" if alone else wanted_dtype(scoring, device.type)
+        model = models.load(train.path / "model", getattr(torch, dtype))
+        codec = load_tokenizer(tokenizer.path)
+        validation, training = (
+            open_shards(shards.path, "validation"),
+            open_shards(shards.path, "train"),
+        )
+        for split in (validation, training):
+            split.check_ids(model.config.vocab_size)
+        chosen, skipped = choose_documents(validation, codec, scoring)
+        check_round_trip(documents, codec, chosen)
+        window, context = choose_window(train, model, scoring)
+        prompts = choose_prompts(codec, chosen, scoring)
+        # A prompt that does not fit is an error before anything is scored.
+        answer_limits(model, codec, prompts, generation.max_new_tokens)
+        scored_in = to_scoring_dtype(model, codec, chosen, window, context, scoring)
+        scored = score(model, codec, training, chosen, window, context, scoring)
+        samples = write_samples(model, codec, prompts, generation)
     counts = skipped | {
         "documents": len(chosen),
         "tokens": int(scored.num_tokens.sum()),
         "bytes": int(scored.num_bytes.sum()),
     }
-    policy = policy_of(window, context, scoring) | dtype
+    policy = policy_of(window, context, scoring) | scored_in
     result = summarise(scored, scoring) | {"policy": policy, "counts": counts}
     result |= evaluate_suites(train, tokenizer, window, config, out_dir, run_parts)
-    samples = write_samples(model, codec, prompts, generation)
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
     return Artifact(out_dir, "evaluate", counts, result | {"samples": samples})

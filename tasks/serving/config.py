@@ -48,6 +48,10 @@ class ServeConfig:
     and head."""
     prefix_cache: bool = True
     """Whether prompts share the computation of a common prefix."""
+    draft: str | None = None
+    """What guesses several tokens of greedy answers, for the model to check at once: ngram, or the
+    folder of a smaller model with the same tokenizer, which guesses while one answer is written.
+    Null: nothing."""
     max_body_bytes: int = 4 << 20
     """Largest request body."""
     drain_s: float = 30.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import threading
@@ -20,12 +21,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llm_core.config import ConfigError
-from llm_core.device import choose_device
-from llm_core.huggingface.export import CONFIG_FILE, load_model
+from llm_core.huggingface.export import CONFIG_FILE
 from llm_core.infer.engine import Engine, EngineConfig
+from llm_core.infer.guessing import GuessingEngine
+from llm_core.infer.ranks.team import Models
 from llm_core.printing import show
 from tasks.evaluation.config import GenerateConfig
+from tasks.evaluation.drafts import open_draft
 from tasks.evaluation.generate import eos_ids
+from tasks.evaluation.models import open_models
 from tasks.serving.chat import ChatTemplate, NoTemplate, load_chat_template
 from tasks.serving.config import ServeConfig, read_api_key
 from tasks.serving.endpoints import PAGE_FILES, Service
@@ -48,19 +52,29 @@ def serve_folder(folder: Path, name: str, config: ServeConfig, generate: Generat
     name: that of the model where the settings give none. Raises ConfigError before anything is
     served.
     """
-    device = choose_device(generate.device)
     api_key = None if config.api_key_file is None else read_api_key(config.api_key_file)
-    with listen(config) as listening:
-        service = load_service(folder, name, config, generate, device)
+    with (
+        listen(config) as listening,
+        open_models(generate.tensor_parallel, generate.device, _stop) as models,
+    ):
+        service = load_service(folder, name, config, generate, models)
         run_app(make_app(service, config, api_key), config, listening)
 
 
+def _stop() -> None:
+    """End the server from another thread, as when its model is incomplete. One that has not begun
+    to serve ends by what breaks in loading."""
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def load_service(
-    folder: Path, name: str, config: ServeConfig, generate: GenerateConfig, device: torch.device
+    folder: Path, name: str, config: ServeConfig, generate: GenerateConfig, models: Models
 ) -> Service:
     """The model of a folder with its engine, which starts with the application."""
+    device = models.device
     is_long = config.dtype == "float32" or (config.dtype == "auto" and device.type == "cpu")
-    model = load_model(folder, torch.float32 if is_long else torch.bfloat16, device)
+    model = models.load(folder, torch.float32 if is_long else torch.bfloat16)
     tokenizer = load_tokenizer(folder)
     template: ChatTemplate | NoTemplate
     try:
@@ -81,7 +95,11 @@ def load_service(
         burst_tokens=BURST_TOKENS if device.type == "cuda" else 1,
     )
     ends = eos_ids(folder, model, tokenizer)
-    engine = Engine(model, settings, ends)
+    if config.draft is None:
+        engine = Engine(model, settings, ends)
+    else:
+        draft = open_draft(config.draft, model, tokenizer)
+        engine = GuessingEngine(model, settings, ends, draft)
     metrics = Metrics()
     metrics.watch(engine)
     return Service(

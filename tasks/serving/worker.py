@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from llm_core.config import ConfigError
 from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.engine import Engine
+from llm_core.infer.ranks.team import RankLost
 from llm_core.infer.requests import Allowed, NewToken, Request, Scored
 from llm_core.printing import get_logger
 from tasks.serving.answers import Answer, Piece
@@ -136,6 +137,9 @@ class Worker:
             while self._receive():
                 if self._engine.busy:
                     self._step()
+        except RankLost as error:
+            self.error, reason = error, "a process of the model ended"
+            log.error("%s; the server stops", error)
         except Exception as error:
             # An engine that failed once is of no more use; the health check says so.
             self.error, reason = error, f"the engine failed ({type(error).__name__})"

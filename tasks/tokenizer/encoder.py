@@ -32,6 +32,7 @@ from tasks.tokenizer.files import (
     CONFIG_FILE,
     NAMING_FILES,
     add_special,
+    hide_special,
     named_token,
     naming_files,
     read_object,
@@ -77,6 +78,7 @@ class Tokenizer:
                 f"the tokenizer has no token {eos_token} or {pad_token}; rebuild it with"
                 " force=[tokenizer]"
             )
+        model = hide_special(model)
         model.encode_special_tokens = True
         self._model = model
         is_wordpiece = isinstance(model.model, tokenizers.models.WordPiece)

@@ -28,6 +28,9 @@ NAMING_FILES = (CONFIG_FILE, "special_tokens_map.json", "generation_config.json"
 RARE = "\U0010f8ff 𐀀 q"
 """Characters that few vocabularies hold."""
 
+UNREACHABLE_SCORE = -1000.0
+"""Below the score of any spelling in single characters of a byte or special token's name."""
+
 Role = Literal["eos_token", "pad_token"]
 
 
@@ -110,3 +113,17 @@ def add_special(model: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
     known = special_tokens(model)
     new = [token for token in dict.fromkeys(tokens) if token not in known]
     model.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in new])
+
+
+def hide_special(model: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The same tokenizer, whose text never becomes a special token that is a piece of a unigram
+    model: such a model finds pieces by their spelling (T5, XLM-R)."""
+    if not isinstance(model.model, tokenizers.models.Unigram):
+        return model
+    described, special = json.loads(model.to_str()), set(special_tokens(model))
+    vocabulary = described["model"]["vocab"]
+    hidden = [(p, UNREACHABLE_SCORE if p in special else score) for p, score in vocabulary]
+    if [tuple(entry) for entry in vocabulary] == hidden:
+        return model
+    described["model"]["vocab"] = hidden
+    return tokenizers.Tokenizer.from_str(json.dumps(described))

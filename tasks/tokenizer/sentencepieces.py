@@ -29,7 +29,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from tasks.runtime.stage import StageFailure
 from tasks.tokenizer.encoder import END_OF_TEXT, PAD, SPECIAL_TOKENS, UNKNOWN
-from tasks.tokenizer.files import add_special
+from tasks.tokenizer.files import UNREACHABLE_SCORE, add_special
 from tasks.tokenizer.pretokenizers import SPACE_PATTERN
 
 Method = Literal["unigram", "bpe"]
@@ -39,8 +39,6 @@ RESERVED = "\u2581\u2585\t\0"
 
 MAX_CHUNK_BYTES = 4096
 CHARACTER_COVERAGE = 0.9995
-UNREACHABLE_SCORE = -1000.0
-"""Below the score of any spelling in single characters of a byte or special token's name."""
 
 PRINTABLE_ASCII = "".join(map(chr, range(0x21, 0x7F)))
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS) + 1 + len(PRINTABLE_ASCII) + 1

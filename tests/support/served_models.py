@@ -15,6 +15,7 @@ import torch
 import uvicorn
 
 from llm_core.huggingface.export import export_model
+from llm_core.infer.ranks.team import OneProcess
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
@@ -75,7 +76,7 @@ def served(
     """Serve a folder on a free port until the block ends."""
     config = dataclasses.replace(config or ServeConfig(), port=0)
     generate = generate or GenerateConfig(temperature=1.0, top_p=1.0)
-    service = load_service(folder, NAME, config, generate, torch.device("cpu"))
+    service = load_service(folder, NAME, config, generate, OneProcess(torch.device("cpu")))
     settings = uvicorn.Config(
         make_app(service, config, api_key), log_config=None, timeout_graceful_shutdown=2
     )

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from llm_core.infer.cache.blocks import BlockPool, OutOfBlocks
 from llm_core.infer.cache.paged import PagedCache, Pass
+from llm_core.infer.cache.ring import RingCache
 from llm_core.infer.cache.static import CacheOverflow, RowCache, StaticCache, check_shorter
 from llm_core.model.transformer import Transformer
 
@@ -33,11 +35,40 @@ def place_of(model: Transformer) -> tuple[torch.dtype, torch.device]:
     return weight.dtype, weight.device
 
 
+@runtime_checkable
+class MakesCaches(Protocol):
+    """A model in several processes, so that its caches have parts in each of them."""
+
+    def make_cache(self, kind: type, first: int, second: int, int8: bool) -> Any:
+        """As `make_cache`."""
+
+
+Kind = TypeVar("Kind", StaticCache, RingCache, PagedCache)
+
+
+def make_cache(
+    model: Transformer, kind: type[Kind], first: int, second: int, int8: bool = False
+) -> Kind:
+    """A cache of this kind for the model. first, second: rows and capacity, or blocks and their
+    tokens."""
+    if isinstance(model, MakesCaches):
+        made: Kind = model.make_cache(kind, first, second, int8)
+        return made
+    return kind(model.config, first, second, *place_of(model), int8=int8)
+
+
 def static_cache(
     model: Transformer, lengths: Sequence[int], max_new_tokens: int, int8: bool = False
 ) -> StaticCache:
     capacity = max(lengths) + max_new_tokens
-    return StaticCache(model.config, len(lengths), capacity, *place_of(model), int8=int8)
+    return make_cache(model, StaticCache, len(lengths), capacity, int8)
+
+
+def ring_cache(
+    model: Transformer, lengths: Sequence[int], max_new_tokens: int, int8: bool = False
+) -> RingCache:
+    capacity = max(lengths) + max_new_tokens
+    return make_cache(model, RingCache, len(lengths), capacity, int8)
 
 
 def paged_cache(
@@ -50,7 +81,7 @@ def paged_cache(
     capacity = max(lengths) + max_new_tokens
     # One more per row: the copy of a block that a fork writes into.
     num_blocks = len(lengths) * (1 - -capacity // block_tokens)
-    cache = PagedCache(model.config, num_blocks, block_tokens, *place_of(model), int8=int8)
+    cache = make_cache(model, PagedCache, num_blocks, block_tokens, int8)
     return PagedRows(cache, BlockPool(num_blocks, block_tokens), len(lengths), capacity)
 
 

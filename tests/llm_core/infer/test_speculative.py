@@ -29,6 +29,8 @@ def other_model() -> Transformer:
 class WrongDraft:
     """Guesses that are never right, or right by chance."""
 
+    follows_many = True
+
     def propose(
         self, tokens: object, count: int, params: SamplingParams
     ) -> tuple[list[int], Tensor | None]:

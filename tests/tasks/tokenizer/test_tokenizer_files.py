@@ -16,6 +16,7 @@ from tasks.tokenizer.bpe import train_bpe
 from tasks.tokenizer.encoder import load_tokenizer
 from tasks.tokenizer.files import NAMING_FILES, read_tokenizer
 from tasks.tokenizer.importing import import_tokenizer, imported_files
+from tests.support.data.foreign_tokenizers import CONTROLS, FORMS, Form, publish_tokenizer
 
 TOKENIZER, SPECIAL_MAP, GENERATION, MODEL = NAMING_FILES
 EOS, PAD = 0, 1
@@ -183,3 +184,15 @@ def test_a_model_without_the_token_for_what_it_does_not_know_is_refused(
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": []}))
     with pytest.raises(ConfigError, match="is not a tokenizer that `tokenizers` reads"):
         read_tokenizer(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_text_that_spells_a_special_token_stays_text_in_every_form(
+    form: Form, tmp_path: Path
+) -> None:
+    """In the last form special tokens are pieces of a unigram model, as in T5."""
+    tokenizer = load_tokenizer(publish_tokenizer(form, tmp_path))
+    for text in (" ".join(CONTROLS), "</s>", "a</s>b<s>"):
+        ids = tokenizer.encode(text).tolist()
+        assert not {tokenizer.name_of(id) for id in ids} & set(CONTROLS)
+        assert tokenizer.decode(ids).removeprefix(" ") == text

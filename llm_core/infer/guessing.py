@@ -1,0 +1,78 @@
+"""Checks guesses of a draft beside each other: an engine whose passes may give several tokens to
+every answer.
+
+While all answers that are written are greedy and have nothing that edits or scores their logits,
+a pass computes the last token of each and what the draft guesses behind it, and takes guesses as
+long as the model would have chosen them. So answers are those of the plain engine. Others, and
+passes with pieces of prompts, go one token at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from llm_core.infer.answers import Choice
+from llm_core.infer.cache.paged import Pass
+from llm_core.infer.config import EngineConfig
+from llm_core.infer.engine import Engine
+from llm_core.infer.requests import NewToken
+from llm_core.infer.scheduler import Plan
+from llm_core.infer.speculative import NUM_GUESSES, Draft
+from llm_core.model.transformer import Transformer
+
+
+class GuessingEngine(Engine):
+    """An engine with a draft."""
+
+    def __init__(
+        self, model: Transformer, config: EngineConfig, eos_ids: Sequence[int], draft: Draft
+    ) -> None:
+        super().__init__(model, config, eos_ids)
+        self.draft = draft
+        self.num_guesses = self.num_taken = 0
+
+    def _burst_tokens(self, plan: Plan) -> int:
+        choices = self._choices_of(plan)
+        if self._may_guess(choices):
+            count = min(NUM_GUESSES + 1, *(choice.num_left for choice in choices))
+            if count > 1 and self.scheduler.reserve(plan, count):
+                return count
+        return super()._burst_tokens(plan)
+
+    def _may_guess(self, choices: Sequence[Choice]) -> bool:
+        are_greedy = all(
+            each.answer and each.is_plain and each.request.params.temperature == 0
+            for each in choices
+        )
+        return are_greedy and (len(choices) == 1 or self.draft.follows_many)
+
+    def _burst(self, plan: Plan, count: int) -> list[NewToken]:
+        choices = self._choices_of(plan)
+        if count == 1 or not self._may_guess(choices):
+            return super()._burst(plan, count)
+        guesses = [
+            self.draft.propose(c.sequence.tokens, count - 1, c.request.params)[0] for c in choices
+        ]
+        lengths = [c.sequence.num_computed for c in choices]
+        coming = Pass.of(
+            [[c.answer[-1], *guess] for c, guess in zip(choices, guesses, strict=True)],
+            [n + 1 + len(guess) for n, guess in zip(lengths, guesses, strict=True)],
+            [c.sequence.blocks for c in choices],
+            self.config.block_tokens,
+            self.device,
+        )
+        self.cache.begin(coming)
+        hidden_ND = self.model.hidden(coming.ids_N[None], coming.positions_N[None], self.cache)[0]
+        logits_NV = self.model.logits(hidden_ND).float()
+        # As `choose` does: -1 where no token can be chosen.
+        is_number_N = logits_NV.amax(-1).isfinite()
+        best = torch.where(is_number_N, logits_NV.argmax(-1), -1).tolist()
+        new = []
+        for span, guess in zip(coming.spans, guesses, strict=True):
+            wanted = best[span.begin : span.end]
+            taken = next((k for k, id in enumerate(guess) if id != wanted[k]), len(guess))
+            new.append(wanted[: taken + 1])
+            self.num_guesses, self.num_taken = self.num_guesses + len(guess), self.num_taken + taken
+        return self._advance(choices, new)

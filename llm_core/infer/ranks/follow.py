@@ -1,0 +1,197 @@
+"""Computes as a further rank of a model what rank 0 tells, until it says to end:
+`python -m llm_core.infer.ranks.follow`, in the environment that torchrun gives.
+
+Whatever fails ends this process, and rank 0 then names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from llm_core.device import set_threads
+from llm_core.huggingface.export import load_model
+from llm_core.infer.bits_per_byte import score_documents
+from llm_core.infer.cache.paged import PagedCache, Pass
+from llm_core.infer.cache.ring import RingCache
+from llm_core.infer.cache.rows import place_of
+from llm_core.infer.cache.static import CacheOverflow, StaticCache
+from llm_core.infer.choice.sampling import SamplingParams
+from llm_core.infer.generation import write_answers
+from llm_core.infer.ranks.layers import load_share
+from llm_core.infer.ranks.messages import receive, reply
+from llm_core.process import terminate_with_parent
+
+
+class FollowedBlocks(PagedCache):
+    """Blocks whose next pass may be told only when the model has reached its first layer."""
+
+    receive: Callable[[], None]
+    is_begun = False
+
+    def begin(self, coming: Pass) -> None:
+        super().begin(coming)
+        self.is_begun = True
+
+    def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
+        if layer == 0:
+            if not self.is_begun:
+                self.receive()
+            self.is_begun = False
+        return super().attend(layer, q_BHTD, k_BGTD, v_BGTD)
+
+
+FUNCTIONS: dict[str, Callable[..., list[Any]]] = {
+    "score_documents": score_documents,
+    "write_answers": write_answers,
+}
+"""Those marked in `llm_core.infer.replicas`."""
+TIMEOUT = timedelta(minutes=30)
+"""For a rank that is there and does not answer."""
+KINDS: dict[str, type] = {
+    "StaticCache": StaticCache,
+    "RingCache": RingCache,
+    "PagedCache": FollowedBlocks,
+}
+
+
+class Follower:
+    """Models and caches by their numbers."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.is_over = device, False
+        self._objects: dict[int, Any] = {}
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        while not self.is_over:
+            with contextlib.suppress(CacheOverflow):  # rank 0 tells whoever asked
+                self._receive()
+
+    def _receive(self) -> None:
+        for what, *about in receive():
+            getattr(self, f"_{what}")(*about)
+
+    def _load(self, number: int, folder: str, dtype: str) -> None:
+        rank, world = dist.get_rank(), dist.get_world_size()
+        model = load_share(Path(folder), getattr(torch, dtype), self.device, rank, world)
+        self._objects[number] = model
+
+    def _load_whole(self, number: int, folder: str, dtype: str) -> None:
+        self._objects[number] = load_model(Path(folder), getattr(torch, dtype), self.device)
+
+    def _run(self, model: int, name: str, shares: list[list[Any]], about: list[Any]) -> None:
+        share = [self._read_item(name, item) for item in shares[dist.get_rank() - 1]]
+        results = FUNCTIONS[name](self._objects[model], share, *about)
+        reply(results)
+
+    @staticmethod
+    def _read_item(name: str, item: Any) -> Any:
+        if name != "write_answers":
+            return item
+        stream, prompt, params, limit = item
+        # JSON has names for numbers and lists for tuples.
+        bias = {int(id): value for id, value in params["logit_bias"].items()}
+        changes = {"logit_bias": bias, "stop_ids": tuple(params["stop_ids"])}
+        return stream, prompt, SamplingParams(**(params | changes)), limit
+
+    def _make(
+        self, model: int, number: int, kind: str, first: int, second: int, int8: bool
+    ) -> None:
+        owner = self._objects[model]
+        cache = KINDS[kind](owner.config, first, second, *place_of(owner), int8=int8)
+        if isinstance(cache, FollowedBlocks):
+            cache.receive = self._receive
+        self._objects[number] = cache
+
+    def _truncate(self, number: int, lengths: list[int]) -> None:
+        self._objects[number].truncate(lengths)
+
+    def _fork(self, number: int, twin: int, rows: list[int]) -> None:
+        self._objects[twin] = self._objects[number].fork(rows)
+
+    def _copy(self, number: int, copies: list[tuple[int, int]]) -> None:
+        self._objects[number].copy_blocks(copies)
+
+    def _begin(self, number: int, spans: list[tuple[int, int, list[int]]]) -> None:
+        cache = self._objects[number]
+        new, lengths, tables = zip(*spans, strict=True)
+        # Ids come with the call of the model.
+        tokens = [[0] * count for count in new]
+        cache.begin(Pass.of(tokens, lengths, tables, cache.block_tokens, self.device))
+
+    def _hidden(
+        self, model: int, ids: list[Any], positions: list[Any] | None, number: int | None
+    ) -> None:
+        ids_BT = torch.tensor(ids, device=self.device)
+        positions_BT = None if positions is None else torch.tensor(positions, device=self.device)
+        cache = None if number is None else self._objects[number]
+        self._objects[model].hidden(ids_BT, positions_BT, cache)
+
+    def _logits(self, model: int, num_places: int) -> None:
+        owner = self._objects[model]
+        dtype, device = place_of(owner)
+        hidden_ND = torch.empty(num_places, owner.config.dim, dtype=dtype, device=device)
+        dist.broadcast(hidden_ND, 0)
+        owner.logits(hidden_ND)
+
+    def _refused(self) -> None:
+        raise CacheOverflow("refused on rank 0")
+
+    def _drop(self, number: int) -> None:
+        del self._objects[number]
+
+    def _end(self) -> None:
+        self.is_over = True
+
+
+@contextlib.contextmanager
+def joined(
+    device: torch.device, store: dist.Store | None = None, rank: int = -1, world: int = -1
+) -> Iterator[None]:
+    """In the group of all ranks; without a store, that of the launcher's environment."""
+    is_cuda = device.type == "cuda"
+    if is_cuda:
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT,
+        device_id=device if is_cuda else None,
+    )  # fmt: skip
+    try:
+        # All connections are made while the interface is set.
+        for place in {"cpu", device.type}:
+            met = torch.zeros(1, device=device if place == device.type else place)
+            dist.all_reduce(met)
+            met.item()
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def main() -> None:
+    """A rank that rank 0 has started on this machine."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("rank", "world", "leader"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--device", type=torch.device, required=True)
+    parser.add_argument("--store", required=True)
+    given = parser.parse_args()
+    terminate_with_parent(given.leader)
+    set_threads(0, given.world)
+    store = dist.FileStore(given.store, given.world)
+    store.set(f"started-{given.rank}", "")
+    with joined(given.device, store, given.rank, given.world):
+        Follower(given.device).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Commands give the results of one process with a model in two, and a lost one is one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llm_core.config import ConfigError
+from llm_core.infer.cache.rows import static_cache
+from llm_core.infer.choice.sampling import GREEDY, SamplingParams
+from tasks.evaluation.bench import measure
+from tasks.evaluation.config import (
+    BenchConfig,
+    EvaluateConfig,
+    EvaluateStageConfig,
+    GenerateConfig,
+)
+from tasks.evaluation.generate import Answer, generate_text
+from tasks.evaluation.models import open_models
+from tasks.evaluation.stage import evaluate_model
+from tasks.runtime.code import ROOT
+from tests.support.data.trained_run import Run, make_run
+from tests.support.served_models import publish_model
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+def answer(run: Run, params: SamplingParams, ranks: int = 1, draft: str | None = None) -> Answer:
+    folder = run.train.path / "model"
+    return generate_text(
+        folder, run.tokenizer.path, "The ", params, 24, None, "cpu", (), ranks, draft
+    )
+
+
+@pytest.mark.slow
+def test_two_ranks_write_the_answer_of_one_process_with_and_without_a_draft(run: Run) -> None:
+    for params in (GREEDY, SamplingParams(temperature=2.0, seed=4)):
+        assert answer(run, params, 2) == answer(run, params)
+    assert answer(run, GREEDY, 2, "ngram") == answer(run, GREEDY)
+
+
+def test_a_draft_gives_the_greedy_answer_and_samples_with_it(run: Run) -> None:
+    plain = answer(run, GREEDY)
+    for draft in ("ngram", str(run.train.path / "model")):
+        # The folder of a model has its tokenizer beside it.
+        if draft != "ngram":
+            for file in run.tokenizer.path.glob("tokenizer*.json"):
+                (Path(draft) / file.name).write_bytes(file.read_bytes())
+        assert answer(run, GREEDY, draft=draft) == plain
+        sampled = answer(run, SamplingParams(temperature=2.0, seed=1), draft=draft)
+        assert sampled.num_tokens > 0
+
+
+def test_drafts_that_cannot_guess_are_refused_in_one_line(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"draft \(none\) must be ngram or the folder"):
+        answer(run, GREEDY, draft="none")
+    publish_model(tmp_path)
+    with pytest.raises(ConfigError, match="has other tokens than the model"):
+        answer(run, GREEDY, draft=str(tmp_path))
+    with pytest.raises(ConfigError, match="no penalties"):
+        answer(run, SamplingParams(presence_penalty=1.0), draft="ngram")
+
+
+@pytest.mark.slow
+def test_two_ranks_score_and_measure_what_one_process_does(run: Run, tmp_path: Path) -> None:
+    found = []
+    for number, kind in enumerate(({}, {"tensor_parallel": 2}, {"data_parallel": 2})):
+        scoring = EvaluateConfig(max_documents=6, device="cpu", **kind)
+        config = EvaluateStageConfig(scoring, GenerateConfig(temperature=0.0, max_new_tokens=8))
+        out = tmp_path / str(number)
+        out.mkdir()
+        parents = run.documents, run.tokenizer, run.shards, run.train
+        found.append(evaluate_model(*parents, out, config).metrics)
+    for other in found[1:]:
+        assert other["samples"] == found[0]["samples"]
+        assert other["val_bpb"]["value"] == pytest.approx(found[0]["val_bpb"]["value"], abs=1e-5)
+    config = BenchConfig(
+        batches=(1,), prompt_tokens=(8,), new_tokens=(3,), repeats=3, check_tokens=8,
+        device="cpu", tensor_parallel=2,
+    )  # fmt: skip
+    measured = measure(run.train.path / "model", config, static_cache)
+    assert measured["correctness"]["passed"] and measured["decode_tok_s"] > 0
+
+
+@pytest.mark.slow
+def test_a_server_that_loses_a_rank_ends_in_one_line(tmp_path: Path) -> None:
+    publish_model(tmp_path)
+    words = [f"folder={tmp_path}", "serve.port=0", "generate.tensor_parallel=2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "serve", *words, "generate.device=cpu"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        followers = [
+            int(child)
+            for child in children
+            if b"infer.ranks.follow" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
+        os.kill(followers[0], signal.SIGKILL)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 2
+        assert said.splitlines()[-1].startswith("textmill: rank 1 of 2 was ended by SIGKILL")
+        assert "Traceback" not in said
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_ranks_too(tmp_path: Path) -> None:
+    publish_model(tmp_path)
+    settings = [f"folder={tmp_path}", "generate.temperature=0", "generate.device=cpu"]
+    command = [sys.executable, "-m", "flows.cli", "generate", "the", *settings]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    said = []
+    for words in (
+        [*command, "generate.tensor_parallel=1"],
+        [*launcher, "--no-python", *command, "generate.tensor_parallel=2"],
+    ):
+        done = subprocess.run(
+            words,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert said[0] == said[1]
+
+
+def test_ranks_are_settings_of_at_least_one() -> None:
+    for kind in (GenerateConfig, EvaluateConfig, BenchConfig):
+        with pytest.raises(ConfigError, match=r"tensor_parallel \(0\)"):
+            dataclasses.replace(kind(), tensor_parallel=0)
+
+
+def test_replicas_of_tensor_ranks_are_refused() -> None:
+    refused = pytest.raises(ConfigError, match=r"tensor_parallel \(2\) and data_parallel \(2\)")
+    with refused, open_models(2, "cpu", data_parallel=2):
+        pass
