@@ -77,6 +77,7 @@ def squeue(*options: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_job_of_one_node_trains_the_bytes_of_this_machine(
     slurm: None,
     parents: tuple[Artifact, Artifact],
