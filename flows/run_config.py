@@ -21,6 +21,7 @@ from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.config import TrainConfig
 from tasks.analysis.config import AnalysisConfig
+from tasks.clusters.config import ClusterConfig
 from tasks.contamination.config import ContaminationConfig
 from tasks.corpus.named_labels import check_labels
 from tasks.dedup.config import DedupConfig
@@ -77,6 +78,7 @@ class RunConfig:
     parallel: ParallelConfig
     memory: MemoryConfig
     suites: SuitesConfig
+    cluster: ClusterConfig
     evaluate: EvaluateConfig
     generate: GenerateConfig
     serve: ServeConfig
@@ -152,7 +154,8 @@ class RunConfig:
 
     @property
     def train_stage(self) -> TrainStageConfig:
-        return TrainStageConfig(self.model, self.optim, self.train, self.parallel, self.memory)
+        model = (self.model, self.optim, self.train)
+        return TrainStageConfig(*model, self.parallel, self.memory, self.cluster)
 
     @property
     def stages(self) -> StageConfigs:

@@ -20,6 +20,7 @@ from prefect.settings import (
 )
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
+from flows.commands.table import command_of
 from flows.compose import compose
 from flows.live.announced import LiveRun, announced
 from flows.live.flow_run_page import was_paused, watched
@@ -79,6 +80,12 @@ def run_flow(
         _end_with_worker()
         overrides = reveal(overrides)
         config = compose(overrides)
+        if config.cluster.submits == "flow":
+            from flows.cluster_job import run_in_job
+
+            summary, description = run_in_job(command_of(name), overrides, config)
+            get_run_logger().info(description)
+            return Completed(data={"summary": summary, "description": description})
         cluster = None
         if config.runner in ("ray", "dask"):
             cluster = ClusterExecutor(config.runner, config.runner_address, config.workers)

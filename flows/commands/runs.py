@@ -93,12 +93,15 @@ def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
 def run_point(name: str, overrides: Sequence[str]) -> int:
     """One run of a flow, under Prefect or in this process alone."""
     config = compose(overrides)
+    config.cluster.require_shared(config.store, "store")
     # A plan that cannot be is refused before anything slow is done for it.
     store, decided = decide(config, FLOWS[name].target)
     use_environment(config.state)
     all_cached = not any(step.runs for step in decided.steps)
     in_prefect = _record_in_prefect if all_cached else _run_under_prefect
     how = _run_here if config.orchestrator == "none" else in_prefect
+    if config.cluster.submits == "flow" and not all_cached:
+        how = _run_in_job
     if name == "refresh" and has_nothing_new(config, store, decided):
         # Nothing happens that Prefect or MLflow could show, and each takes seconds to load.
         config, how = replace(config, tracking=TrackingConfig(enabled=False)), _run_here
@@ -107,6 +110,14 @@ def run_point(name: str, overrides: Sequence[str]) -> int:
     show(description)
     show(json.dumps(summary), flush=True)
     return 0
+
+
+def _run_in_job(
+    name: str, overrides: Sequence[str], config: RunConfig, live: LiveRun
+) -> tuple[dict[str, Any], str]:
+    from flows.cluster_job import run_in_job
+
+    return run_in_job(name, overrides, config)
 
 
 def _run_here(

@@ -45,6 +45,12 @@ FLOWS = {
     ),
 }
 
+
+def command_of(flow: str) -> str:
+    """The command that runs a flow."""
+    return next(command for command, entry in FLOWS.items() if entry.flow == flow)
+
+
 COMMANDS = {
     "plan": Entry("runs", "what a flow would run, and why; fetches nothing"),
     "explain": Entry("questions", "what happened to a document"),

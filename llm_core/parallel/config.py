@@ -25,8 +25,7 @@ class ParallelConfig:
     dp_shard, replicated over the groups."""
     num_processes: int = 1
     """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which takes what
-    the others leave. The train stage starts all of them on its machine; the guide to training says
-    how several machines share a run."""
+    the others leave. They run on one machine, or on the nodes of cluster.num_nodes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where training runs. auto: on GPUs where there are any."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"

@@ -12,22 +12,25 @@ from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import check_run
+from tasks.clusters.config import ClusterConfig, check_nodes
 from tasks.training.initial_model import initial_model_files
 
 
 @dataclass(frozen=True)
 class TrainStageConfig:
-    """Model, optimizer and length of training; the layout over processes and what saves memory
-    change how, never what."""
+    """Model, optimizer and length of training; the layout over processes, what saves memory and
+    the cluster change how, never what."""
 
     model: ModelConfig
     optim: OptimConfig
     train: TrainConfig
     parallel: ParallelConfig = field(default_factory=ParallelConfig, metadata=NOT_IN_KEY)
     memory: MemoryConfig = field(default_factory=MemoryConfig, metadata=NOT_IN_KEY)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig, metadata=NOT_IN_KEY)
 
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
+        check_nodes(self.cluster, self.parallel.num_processes)
 
     def input_files(self) -> dict[str, Path]:
         """{name: file} of the model that training starts from. Raises ConfigError where it does

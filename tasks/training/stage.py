@@ -15,49 +15,29 @@ rounding. Work in progress lives in the scratch directory and survives.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from llm_core.config import ConfigError, to_plain
-from llm_core.printing import note
-from llm_core.process import describe_end, terminate_with_parent
 from llm_core.training.metric_log import METRICS_FILE, PROFILE_FOLDER, TIMING_FILE, read_rows
 from llm_core.training.run_config import RunConfig
-from llm_core.training.status import (
-    STATUS_FILE,
-    is_held,
-    note_death,
-    read_status,
-    status_as_written,
-)
+from llm_core.training.status import STATUS_FILE, read_status
 from tasks.runtime.artifact import Artifact, digest_file, write_json
-from tasks.runtime.code import ROOT
-from tasks.runtime.environment import without_secrets
 from tasks.runtime.keys import digest, key_config
 from tasks.runtime.parts import RunParts, scratch_dir, serial
-from tasks.runtime.stage import StageFailure, StageInterrupted
 from tasks.training.config import TrainStageConfig
 from tasks.training.initial_model import check_vocabulary
 from tasks.training.progress import TrainingProgress
+from tasks.training.trainer_process import run_trainer
 from tasks.training.training_speed import Row, attended_tokens, series, speed, tokens_per_s
 
 MODEL_FOLDER = "model"
-LOG_FILE = "trainer.log"
-LAUNCHER_S = 10.0
-"""How much longer a launcher of several processes has to end them."""
-POLL_S = 0.5
 MAX_CURVE_POINTS = 200
 
 
@@ -85,7 +65,13 @@ def train_model(
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "config.json", to_plain(run))
     with closing(TrainingProgress(run.train.num_steps)) as progress:
-        run_trainer(run, workdir, progress.show)
+        # By its name, so that how jobs are submitted is in no key: it changes no result.
+        jobs = import_module("tasks.training.cluster_job")
+        if config.cluster.kind == "local":
+            jobs.require_no_job(workdir, config.cluster)
+            run_trainer(run, workdir, progress.show)
+        else:
+            jobs.run_in_job(run, workdir, out_dir, config.cluster, progress.show)
 
     shutil.copytree(workdir / MODEL_FOLDER, out_dir / MODEL_FOLDER, dirs_exist_ok=True)
     export_hugging_face(tokenizer.path, out_dir / MODEL_FOLDER)
@@ -114,122 +100,6 @@ def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> 
     return RunConfig(
         model, config.optim, train, config.parallel, shards.path.resolve(), table, config.memory
     )
-
-
-def run_trainer(run: RunConfig, workdir: Path, progress: Callable[[Path], None]) -> None:
-    """Start the trainer, wait for it and judge by its status file; a break in here stops it first.
-
-    Call it from the main thread: the trainer is told to save and stop when the thread that started
-    it ends.
-    """
-    earlier = status_as_written(workdir / STATUS_FILE)
-    log = workdir / LOG_FILE
-    # A file and not a pipe: a trainer whose parent was killed must still be able to speak while it
-    # saves.
-    with log.open("ab") as stream:
-        trainer = subprocess.Popen(
-            trainer_command(run, workdir),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=terminate_with_parent,
-            env=trainer_environment(),
-        )
-    # Whatever breaks here, a Ctrl-C included, must not leave a trainer that nobody waits for.
-    try:
-        while trainer.poll() is None:
-            progress(workdir)
-            time.sleep(POLL_S)
-        wait_for_ranks(workdir, run.train.grace_s)
-    except BaseException as error:
-        stop_session(trainer, run)
-        # SIGTERM, as whoever runs the stage has turned it into Python: a trainer that saved says
-        # so. Ctrl-C stays what it is.
-        if not isinstance(error, (Exception, KeyboardInterrupt)):
-            raise_if_preempted(run, workdir)
-        _judge(workdir, earlier, trainer.returncode)
-        raise
-    progress(workdir)
-    raise_if_preempted(run, workdir)
-    status = _judge(workdir, earlier, trainer.returncode)
-    if status["outcome"] == "finished":
-        return
-    reason = status.get("error")
-    if status["outcome"] == "died":
-        reason = (
-            f"{status['cause']}, after step {status['step']}; run again to resume from the last"
-            " checkpoint"
-        )
-    said = log.read_text("utf-8", errors="replace").splitlines()[-15:]
-    lines = [f"  | {line}" for line in said if not status.get("refused")]
-    raise StageFailure("\n".join([f"training failed: {reason}", *lines, f"whole log: {log}"]))
-
-
-def _judge(workdir: Path, earlier: Mapping[str, Any], code: int) -> dict[str, Any]:
-    """How the trainer ended; a death without a word becomes `died`, with the cause."""
-    status = status_as_written(workdir / STATUS_FILE)
-    if status != earlier and status.get("outcome") in ("finished", "preempted", "failed", "died"):
-        return status
-    cause = f"the trainer {describe_end(code)}"
-    # Writing to a mapped file on a full disk ends in SIGBUS.
-    if -code == signal.SIGBUS:
-        cause += f"; {shutil.disk_usage(workdir).free / 1e9:.1f} GB are free in {workdir}"
-    try:
-        note_death(workdir / STATUS_FILE, cause)
-    except OSError as error:
-        note(f"{workdir / STATUS_FILE} was not written: {error}")
-    return {"step": status.get("step", 0)} | status | {"outcome": "died", "cause": cause}
-
-
-def wait_for_ranks(workdir: Path, limit_s: float) -> None:
-    """Let processes whose launcher was killed save: the first of them holds the work directory."""
-    deadline = time.monotonic() + limit_s
-    while is_held(workdir) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-
-
-def raise_if_preempted(run: RunConfig, workdir: Path) -> None:
-    """Raise StageInterrupted where the trainer was asked to stop and saved, whatever its return
-    code: torchrun has its own."""
-    status = read_status(workdir / STATUS_FILE)
-    if status.get("outcome") == "preempted":
-        raise StageInterrupted(
-            f"training stopped at step {status['step']} of {run.train.num_steps} and saved; run"
-            " again to resume"
-        )
-
-
-def trainer_command(run: RunConfig, workdir: Path) -> list[str]:
-    """One process runs the module itself, several are started by torchrun on a free port."""
-    module = "launch" if run.parallel.num_processes > 1 else "train"
-    options = ("--config", str(workdir / "config.json"), "--workdir", str(workdir))
-    return [sys.executable, "-m", f"llm_core.training.{module}", *options]
-
-
-def trainer_environment() -> dict[str, str]:
-    """This environment without secrets, with the code on the path, and threads that sleep while
-    they wait for each other.
-
-    Spinning threads are some 12 % faster on idle cores, but on shared ones each step waits for
-    whole time slices: two threads on two busy cores were measured 80 times slower. A policy that is
-    set already is kept.
-    """
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {"OMP_WAIT_POLICY": "PASSIVE"} | without_secrets() | {"PYTHONPATH": path}
-
-
-def stop_session(trainer: subprocess.Popen[bytes], run: RunConfig) -> None:
-    """SIGTERM to the trainer's whole session, time to save, then SIGKILL to what is left."""
-    grace_s = run.train.grace_s + (LAUNCHER_S if run.parallel.num_processes > 1 else 0)
-    for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, None)):
-        if trainer.poll() is None:
-            os.killpg(trainer.pid, number)
-        try:
-            trainer.wait(patience_s)
-            return
-        except subprocess.TimeoutExpired:
-            note(f"the trainer did not stop within {grace_s:.0f} s (train.grace_s); killing it")
 
 
 def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:

@@ -15,7 +15,7 @@ from llm_core.training.metric_log import MetricLog, read_rows
 from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status
 from llm_core.training.train import main, run, run_in
-from tasks.training.stage import trainer_command, trainer_environment
+from tasks.training.trainer_process import trainer_command, trainer_environment
 from tests.support.engine.small_runs import (
     change_config,
     kill_trainer,

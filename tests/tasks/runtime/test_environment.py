@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tasks.runtime.environment import may_be_secret, minimal_environment, without_secrets
 from tasks.runtime.parts import Part, PartRunner, process_executor
 from tasks.runtime.sandbox import Sandbox
-from tasks.training.stage import trainer_environment
+from tasks.training.trainer_process import trainer_environment
 
 NEEDS_PROC = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="the system shows no environments"

@@ -20,7 +20,8 @@ from llm_core.training.status import read_status
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.code import ROOT
 from tasks.runtime.stage import StageFailure, StageInterrupted
-from tasks.training.stage import run_trainer, train_model
+from tasks.training.stage import train_model
+from tasks.training.trainer_process import run_trainer
 from tests.support.engine.small_runs import MODEL, OPTIM, TRAIN
 from tests.support.engine.staged_training import CONFIG, LONG, trainer_of, workdir
 
@@ -87,6 +88,7 @@ class Terminated(BaseException):
     """SIGTERM, as a flow turns it into Python."""
 
 
+COMMAND = "tasks.training.trainer_process.trainer_command"
 # It ends with 1, as torchrun does.
 SAVING = """trap 'echo "{\\"outcome\\": \\"preempted\\", \\"step\\": 3}" > status.json; exit 1' TERM
 touch ready; while :; do sleep 0.02; done"""
@@ -104,7 +106,8 @@ def test_a_stage_stopped_by_a_signal_says_that_training_saved_and_a_defect_stays
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", SAVING]
+        COMMAND,
+        lambda run, workdir: ["bash", "-c", SAVING],
     )
 
     def stop_it(work: Path) -> None:
@@ -125,9 +128,7 @@ def test_a_trainer_has_the_time_to_save_that_it_is_given(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     slow = SAVING.replace("trap '", "trap 'sleep 1; ")
-    monkeypatch.setattr(
-        "tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", slow]
-    )
+    monkeypatch.setattr(COMMAND, lambda run, workdir: ["bash", "-c", slow])
 
     def stop_it(work: Path) -> None:
         if (work / "ready").exists():
@@ -156,7 +157,8 @@ def test_a_trainer_that_dies_without_a_word_is_said_to_have_died_and_of_what(
     assert number != signal.SIGBUS or re.search(r"GB are free in", status["cause"])
     # One that does not even begin is not taken for the one before.
     monkeypatch.setattr(
-        "tasks.training.stage.trainer_command", lambda run, workdir: ["bash", "-c", "exit 3"]
+        COMMAND,
+        lambda run, workdir: ["bash", "-c", "exit 3"],
     )
     with pytest.raises(StageFailure, match="the trainer ended with code 3"):
         train_model(*parents, out_dir, LONG)

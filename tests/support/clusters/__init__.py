@@ -1,0 +1,1 @@
+"""Schedulers for tests: a real Slurm of two nodes on this machine, and stand-ins for commands."""
