@@ -123,15 +123,16 @@ class PagedCache:
         shape = config.num_layers, num_blocks, block_tokens, config.num_kv_heads, config.head_dim
         self.keys, self.values = (Numbers(shape, dtype, device, int8) for _ in range(2))
         self._pass: Pass | None = None
-        # By window: the same in all layers of a pass.
+        # By window and by sequence: the same in all layers of a pass.
         self._masks: dict[int, Tensor] = {}
+        self._blocks: dict[int, Tensor] = {}
 
     @property
     def num_bytes(self) -> int:
         return self.keys.num_bytes + self.values.num_bytes
 
     def begin(self, coming: Pass) -> None:
-        self._pass, self._masks = coming, {}
+        self._pass, self._masks, self._blocks = coming, {}, {}
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy what blocks hold in every layer, (from, to)."""
@@ -156,22 +157,23 @@ class PagedCache:
             mixed_SHQD = self._decode(layer, q_HND.transpose(0, 1)[:, :, None], coming, window)
             mixed_1HND = mixed_SHQD[:, :, 0].transpose(0, 1)[None]
         else:
-            mixed_1HND = self._each(layer, q_HND, coming, window)
+            mixed_1HND = self._each(layer, q_HND, k_GND, v_GND, coming, window)
         if len(q_BHTD) == 1:
             return mixed_1HND
         return mixed_1HND[0].unflatten(1, (len(q_BHTD), -1)).transpose(0, 1)
 
-    def _each(self, layer: int, q_HND: Tensor, coming: Pass, window: int) -> Tensor:
+    def _each(
+        self, layer: int, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, coming: Pass, window: int
+    ) -> Tensor:
         """One sequence after another, mixed_1HND."""
-        mixed = [
-            attend_keys(
-                q_HND[None, :, span.begin : span.end],
-                self._read(self.keys, layer, span),
-                self._read(self.values, layer, span),
-                window,
-            )
-            for span in coming.spans
-        ]
+        mixed = []
+        for span in coming.spans:
+            new = slice(span.begin, span.end)
+            if span.end - span.begin == span.length and self.keys.scales is None:
+                k_1GKD, v_1GKD = k_GND[None, :, new], v_GND[None, :, new]  # as they are stored
+            else:
+                k_1GKD, v_1GKD = (self._read(x, layer, span) for x in (self.keys, self.values))
+            mixed.append(attend_keys(q_HND[None, :, new], k_1GKD, v_1GKD, window))
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
 
     def _decode(self, layer: int, q_SHQD: Tensor, coming: Pass, window: int) -> Tensor:
@@ -198,6 +200,8 @@ class PagedCache:
             first = span.blocks[0]
             found = numbers.read((layer, slice(first, first + len(span.blocks))))
         else:
-            blocks = torch.tensor(span.blocks, device=numbers.stored.device)
-            found = numbers.read_blocks(layer, blocks)
+            if span.begin not in self._blocks:
+                blocks = torch.tensor(span.blocks, device=numbers.stored.device)
+                self._blocks[span.begin] = blocks
+            found = numbers.read_blocks(layer, self._blocks[span.begin])
         return found.flatten(0, 1)[: span.length].transpose(0, 1)[None]
