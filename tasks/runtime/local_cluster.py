@@ -103,6 +103,12 @@ def local_cluster(
             _end(process, STOP_LIMIT_S if address else 0.0)
 
 
+def has_ray_token() -> bool:
+    """Whether there is a token for Ray clusters, where Ray looks for one."""
+    given = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+    return given or (Path.home() / ".ray" / "auth_token").exists()
+
+
 def require_listener(address: str) -> None:
     """Raise OSError at once where nothing listens at the address of a cluster that is to be joined:
     the libraries try for half a minute, and print on the way. One without a port is left to

@@ -32,7 +32,13 @@ from llm_core.config import ConfigError
 from llm_core.printing import one_line, publishable, shortened
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.execute import make_artifact
-from tasks.runtime.local_cluster import LOOPBACK, RAY, local_cluster, require_listener
+from tasks.runtime.local_cluster import (
+    LOOPBACK,
+    RAY,
+    has_ray_token,
+    local_cluster,
+    require_listener,
+)
 from tasks.runtime.parts import PartRunner
 from tasks.runtime.plan import Step
 from tasks.runtime.stage import StageFailure, StageInterrupted
@@ -189,9 +195,12 @@ class ClusterExecutor(Executor):
     def _make_task_runner(self) -> TaskRunner[Any]:
         if self._kind == "ray":
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            if not self._address:  # else the cluster's owner has said how it is reached
+            if not self._address:
                 for name, value in RAY.items():
                     os.environ.setdefault(name, value)
+            elif has_ray_token():
+                # `ray start` requires a token, which clients show only where they are told to.
+                os.environ.setdefault("RAY_AUTH_MODE", RAY["RAY_AUTH_MODE"])
             from prefect_ray import RayTaskRunner
 
             if self._address:
