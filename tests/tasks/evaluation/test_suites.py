@@ -10,7 +10,8 @@ from tasks.contamination.suites import read_items
 from tasks.evaluation.config import EvaluateStageConfig, SuitesConfig
 from tasks.evaluation.suite_results import CHOICE_SCORES
 from tasks.evaluation.suites import CHOICE_METRICS, load_suite, suite_folders
-from tests.tasks.evaluation.conftest import Write, question
+from tests.support.data.written_suites import question
+from tests.tasks.evaluation.conftest import Write
 
 ROOT = Path(__file__).parents[3]
 ITEMS = [question("a", "1 + 1 =", ["2", "3"], 0), question("b", "2 + 2 =", ["5", "4"], 1)]
