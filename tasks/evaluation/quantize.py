@@ -23,6 +23,7 @@ from tasks.runtime.artifact import Artifact
 if TYPE_CHECKING:
     import numpy as np
 
+    from llm_core.infer.bits_per_byte import WindowPolicy
     from llm_core.model.transformer import Transformer
     from tasks.tokenizer.encoder import Tokenizer
 
@@ -46,6 +47,7 @@ class Validation:
     windows: tuple[int, int]
     """(tokens of a window, of those the ones that only give context)."""
     batch_tokens: int
+    policy: WindowPolicy
 
     @classmethod
     def of(
@@ -70,14 +72,15 @@ class Validation:
         tokens = [np.asarray(d.tokens[: config.max_document_tokens], np.int64) for d in chosen]
         num_bytes = sum(int(codec.bytes_per_token[each].sum()) for each in tokens)
         windows = choose_window(train, model, config)
-        return cls(codec, tokens, num_bytes, windows, config.batch_tokens)
+        return cls(codec, tokens, num_bytes, windows, config.batch_tokens, config.windows)
 
     def bits_per_byte(self, model: Transformer) -> float:
         """As the evaluation has it: the bits of closing end-of-texts are left out."""
         from llm_core.infer.bits_per_byte import score_documents
 
         eos = self.tokenizer.eos_id
-        bits = score_documents(model, self.tokens, eos, *self.windows, self.batch_tokens)
+        sizes = *self.windows, self.batch_tokens, self.policy
+        bits = score_documents(model, self.tokens, eos, *sizes)
         texts = (b[t != eos] for b, t in zip(bits, self.tokens, strict=True))
         return math.fsum(math.fsum(text) for text in texts) / self.num_bytes
 

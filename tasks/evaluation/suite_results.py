@@ -64,7 +64,6 @@ def read_suites(evaluate: Artifact) -> dict[str, Any]:
 def describe(suite: Suite, shots: int, bootstrap_samples: int) -> dict[str, Any]:
     """What a suite is, beside its figures."""
     file = suite.file
-    asked = list(CHOICE_SCORES) if file.kind == "choices" else list(file.metrics)
     return {
         "kind": file.kind,
         "form": file.form,
@@ -73,8 +72,8 @@ def describe(suite: Suite, shots: int, bootstrap_samples: int) -> dict[str, Any]
         "licence": file.licence,
         "language": file.language,
         "shots": shots,
-        "asked": asked,
-        "headline": file.headline or asked[0],
+        "asked": list(file.asked),
+        "headline": file.headline or file.asked[0],
         "bootstrap_samples": bootstrap_samples,
     }
 

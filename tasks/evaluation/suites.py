@@ -26,6 +26,7 @@ from tasks.runtime.artifact import digest_file
 
 SUITE_FILE = "suite.yaml"
 COLUMN = re.compile(r"\{(\w+)\}")
+CHOICE_METRICS = ("acc", "acc_chars", "acc_bytes", "acc_tokens", "acc_unconditional")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -89,6 +90,14 @@ class SuiteFile:
         if self.kind == "generation" and (unknown or not self.metrics):
             hint = nearest(unknown[0] if unknown else "", list(TEXT_METRICS))
             raise ConfigError(f"metrics ({', '.join(unknown)}) are not known; {hint}")
+        if self.headline and self.headline not in self.asked:
+            hint = nearest(self.headline, list(self.asked))
+            raise ConfigError(f"headline ({self.headline}) is not measured; {hint}")
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The metrics of the suite; those of choices are always the same."""
+        return CHOICE_METRICS if self.kind == "choices" else self.metrics
 
 
 @dataclass(frozen=True)

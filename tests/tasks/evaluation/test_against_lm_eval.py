@@ -22,7 +22,8 @@ from tasks.evaluation.suite_scores import score_items
 from tasks.evaluation.suites import Suite, load_suite
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
 from tests.support.data.trained_run import Run
-from tests.tasks.evaluation.conftest import Write, question
+from tests.support.data.written_suites import question
+from tests.tasks.evaluation.conftest import Write
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

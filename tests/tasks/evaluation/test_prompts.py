@@ -9,7 +9,8 @@ from tasks.evaluation.prompts import choose_shots, encode_answer, prompt_of
 from tasks.evaluation.suites import Suite, load_suite
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
 from tests.support.data.trained_run import Run
-from tests.tasks.evaluation.conftest import Write, question
+from tests.support.data.written_suites import question
+from tests.tasks.evaluation.conftest import Write
 
 TEXT = st.text(st.sampled_from("abe th in的好 \n."), max_size=12)
 

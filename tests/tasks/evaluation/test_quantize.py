@@ -23,7 +23,9 @@ from tasks.evaluation.stage import evaluate_model
 from tasks.tokenizer.encoder import load_tokenizer
 from tests.support.data.trained_run import Run, make_run
 
-SCORING = EvaluateConfig(bootstrap_samples=100, sample_prompts=("Hello",), num_document_prompts=0)
+SCORING = EvaluateConfig(
+    windows="disjoint", bootstrap_samples=100, sample_prompts=("Hello",), num_document_prompts=0
+)
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,8 @@ from tasks.evaluation.suites import Suite, load_suite
 from tasks.runtime.artifact import Artifact
 from tasks.tokenizer.encoder import load_tokenizer
 from tests.support.data.trained_run import Run
-from tests.tasks.evaluation.conftest import Write, question
+from tests.support.data.written_suites import question
+from tests.tasks.evaluation.conftest import Write
 
 WORDS = ["apache", "package", "version", "name", "list", "file", "line", "king", "lord", "house"]
 CONFIG = EvaluateConfig(bootstrap_samples=200, sample_prompts=("Hi",), num_document_prompts=0)

@@ -8,8 +8,10 @@ import pytest
 from llm_core.config import ConfigError
 from tasks.contamination.suites import read_items
 from tasks.evaluation.config import EvaluateStageConfig, SuitesConfig
-from tasks.evaluation.suites import load_suite, suite_folders
-from tests.tasks.evaluation.conftest import Write, question
+from tasks.evaluation.suite_results import CHOICE_SCORES
+from tasks.evaluation.suites import CHOICE_METRICS, load_suite, suite_folders
+from tests.support.data.written_suites import question
+from tests.tasks.evaluation.conftest import Write
 
 ROOT = Path(__file__).parents[3]
 ITEMS = [question("a", "1 + 1 =", ["2", "3"], 0), question("b", "2 + 2 =", ["5", "4"], 1)]
@@ -32,6 +34,10 @@ def test_a_suite_of_a_user_takes_a_prompt_of_several_columns(write_suite: Write)
     (item,) = load_suite("mine", folder).items
     assert (item.id, item.question) == ("7", "Why? ({x} stays as it is)")
     assert (item.choices, item.label, item.cluster) == (("no", "yes"), 1, "{x} stays as it is")
+
+
+def test_every_metric_of_choices_is_measured() -> None:
+    assert tuple(CHOICE_SCORES) == CHOICE_METRICS
 
 
 def test_digest_follows_every_file(write_suite: Write) -> None:
@@ -62,6 +68,7 @@ def changed(**values: Any) -> list[dict[str, Any]]:
         (ITEMS, {"shots": 2}, r"shots \(2\) need more than 2 items"),
         (ITEMS, {"kind": "generation"}, "answer must be a text or a list of texts"),
         (ITEMS, {"kind": "generation", "metrics": ["blue"]}, r"\(blue\).*did you mean bleu"),
+        (ITEMS, {"headline": "acc_byte"}, r"headline \(acc_byte\) .* did you mean acc_bytes"),
         ([], {}, "has no item"),
     ],
 )
