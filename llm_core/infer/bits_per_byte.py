@@ -79,7 +79,7 @@ def plan_windows(
     return windows
 
 
-@among_replicas
+@among_replicas(np.asarray)
 @torch.inference_mode()
 def score_documents(
     model: Transformer,

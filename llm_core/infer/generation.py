@@ -60,7 +60,7 @@ Item = tuple[int, list[int], SamplingParams, int]
 """(random stream, prompt, parameters, limit)."""
 
 
-@among_replicas
+@among_replicas(list)
 def write_answers(
     model: Transformer, items: Sequence[Item], eos_ids: Sequence[int]
 ) -> list[list[int]]:

@@ -33,18 +33,25 @@ class IsReplicated(Protocol):
     replicas: Replicas
 
 
+Call = Callable[Concatenate[Transformer, Sequence[Item], P], list[Result]]
+
+
 def among_replicas(
-    function: Callable[Concatenate[Transformer, Sequence[Item], P], list[Result]],
-) -> Callable[Concatenate[Transformer, Sequence[Item], P], list[Result]]:
-    """Mark a function of a model and items, whose results do not depend on each other."""
+    read: Callable[[Any], Result],
+) -> Callable[[Call[Item, P, Result]], Call[Item, P, Result]]:
+    """Mark a function of a model and items, whose results do not depend on each other. read: a
+    result of the plain values of another process."""
 
-    @functools.wraps(function)
-    def split(
-        model: Transformer, items: Sequence[Item], *about: P.args, **named: P.kwargs
-    ) -> list[Result]:
-        if not isinstance(model, IsReplicated):
-            return function(model, items, *about, **named)
-        assert not named, "arguments are told to other processes by their places"
-        return model.replicas.run(function, items, *about)
+    def mark(function: Call[Item, P, Result]) -> Call[Item, P, Result]:
+        @functools.wraps(function)
+        def split(
+            model: Transformer, items: Sequence[Item], *about: P.args, **named: P.kwargs
+        ) -> list[Result]:
+            if not isinstance(model, IsReplicated):
+                return function(model, items, *about, **named)
+            assert not named, "arguments are told to other processes by their places"
+            return [read(each) for each in model.replicas.run(function, items, *about)]
 
-    return split
+        return split
+
+    return mark

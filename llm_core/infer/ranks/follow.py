@@ -55,7 +55,9 @@ FUNCTIONS: dict[str, Callable[..., list[Any]]] = {
 }
 """Those marked in `llm_core.infer.replicas`."""
 TIMEOUT = timedelta(minutes=30)
-"""For a rank that is there and does not answer."""
+"""For a rank that is there and takes no part in an exchange."""
+IDLE = timedelta(days=3650)
+"""For one that waits for the next request."""
 KINDS: dict[str, type] = {
     "StaticCache": StaticCache,
     "RingCache": RingCache,
@@ -66,8 +68,9 @@ KINDS: dict[str, type] = {
 class Follower:
     """Models and caches by their numbers."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.is_over = device, False
+    def __init__(self, device: torch.device, group: dist.ProcessGroup) -> None:
+        """group: of messages."""
+        self.device, self.group, self.is_over = device, group, False
         self._objects: dict[int, Any] = {}
 
     @torch.inference_mode()
@@ -77,7 +80,7 @@ class Follower:
                 self._receive()
 
     def _receive(self) -> None:
-        for what, *about in receive():
+        for what, *about in receive(self.group):
             getattr(self, f"_{what}")(*about)
 
     def _load(self, number: int, folder: str, dtype: str) -> None:
@@ -91,7 +94,7 @@ class Follower:
     def _run(self, model: int, name: str, shares: list[list[Any]], about: list[Any]) -> None:
         share = [self._read_item(name, item) for item in shares[dist.get_rank() - 1]]
         results = FUNCTIONS[name](self._objects[model], share, *about)
-        reply(results)
+        reply(results, self.group)
 
     @staticmethod
     def _read_item(name: str, item: Any) -> Any:
@@ -156,23 +159,22 @@ class Follower:
 @contextlib.contextmanager
 def joined(
     device: torch.device, store: dist.Store | None = None, rank: int = -1, world: int = -1
-) -> Iterator[None]:
-    """In the group of all ranks; without a store, that of the launcher's environment."""
+) -> Iterator[dist.ProcessGroup]:
+    """In the group of all ranks, by a store or by the launcher's environment; gives the group of
+    messages."""
     is_cuda = device.type == "cuda"
     if is_cuda:
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
-    dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT,
-        device_id=device if is_cuda else None,
-    )  # fmt: skip
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
+        messages = dist.new_group(backend="gloo", timeout=IDLE)
         # All connections are made while the interface is set.
-        for place in {"cpu", device.type}:
-            met = torch.zeros(1, device=device if place == device.type else place)
+        for place in (torch.device("cpu"), device):
+            met = torch.zeros(1, device=place)
             dist.all_reduce(met)
             met.item()
-        yield
+        yield messages
     finally:
         dist.destroy_process_group()
 
@@ -189,8 +191,8 @@ def main() -> None:
     set_threads(0, given.world)
     store = dist.FileStore(given.store, given.world)
     store.set(f"started-{given.rank}", "")
-    with joined(given.device, store, given.rank, given.world):
-        Follower(given.device).run()
+    with joined(given.device, store, given.rank, given.world) as messages:
+        Follower(given.device, messages).run()
 
 
 if __name__ == "__main__":

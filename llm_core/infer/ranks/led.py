@@ -30,9 +30,11 @@ from llm_core.model.transformer import Transformer
 class Orders:
     """What the other ranks are to do next, in order. Objects that both sides have are numbered."""
 
-    def __init__(self, guard: Callable[[], AbstractContextManager[None]]) -> None:
-        """guard: around whatever waits for other ranks; it says which of them was lost."""
-        self.guard = guard
+    def __init__(
+        self, group: dist.ProcessGroup, guard: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """group: of messages. guard: around what waits for other ranks; says which was lost."""
+        self.group, self.guard = group, guard
         self._waiting: list[list[Any]] = []
         self._numbers = itertools.count()
 
@@ -51,7 +53,7 @@ class Orders:
         """Send what waits."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
-            send(waiting)
+            send(waiting, self.group)
 
 
 class _LedRows(StaticCache):
@@ -181,5 +183,5 @@ class Replicated:
         assert model is not None
         with self.orders.guard():
             self.orders.tell()
-            results = [function(model, shares[0], *about), *replies()]
+            results = [function(model, shares[0], *about), *replies(self.orders.group)]
         return [results[n % world][n // world] for n in range(len(items))]

@@ -116,11 +116,11 @@ def open_models(
 def _launched(device: torch.device) -> Iterator[Led]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    with joined(device):
+    with joined(device) as messages:
         if dist.get_rank() > 0:
-            Follower(device).run()
+            Follower(device, messages).run()
             sys.exit(0)
-        led = Led(device, Orders(contextlib.nullcontext))
+        led = Led(device, Orders(messages, contextlib.nullcontext))
         yield led
         led.end()
 
@@ -136,8 +136,8 @@ def _started(
         followers = Followers(num_ranks, device, Path(folder), on_loss, environment)
         try:
             store = followers.wait_for_all()
-            with _environment(LOOPBACK), joined(device, store, 0, num_ranks):
-                led = Led(device, Orders(followers.guard))
+            with _environment(LOOPBACK), joined(device, store, 0, num_ranks) as messages:
+                led = Led(device, Orders(messages, followers.guard))
                 yield led
                 led.end()
                 followers.finish()
@@ -253,7 +253,7 @@ class Followers:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Turns what breaks for want of a rank into RankLost."""
+        """Turns what breaks because a rank is gone into RankLost."""
         self._raise_if_lost()
         try:
             yield

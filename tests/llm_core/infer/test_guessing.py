@@ -9,7 +9,7 @@ from llm_core.infer.config import EngineConfig
 from llm_core.infer.engine import Engine
 from llm_core.infer.guessing import GuessingEngine
 from llm_core.infer.speculative import ModelDraft, NGramDraft
-from tests.llm_core.infer.test_speculative import DRAFTS, other_model
+from tests.support.engine.drafts import DRAFTS, other_model
 from tests.support.engine.small_model import make_model, random_ids
 
 SETTINGS = EngineConfig(cache_tokens=256, block_tokens=4, budget_tokens=32, max_running=4)

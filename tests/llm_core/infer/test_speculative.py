@@ -5,45 +5,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from llm_core.config import ConfigError
 from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.generation import generate
-from llm_core.infer.speculative import Draft, ModelDraft, NGramDraft, _check, generate_speculatively
-from llm_core.model.transformer import Transformer
+from llm_core.infer.speculative import NGramDraft, _check, generate_speculatively
+from tests.support.engine.drafts import DRAFTS
 from tests.support.engine.small_model import make_model, random_ids
 
 VOCAB = 61
-
-
-def other_model() -> Transformer:
-    """Much like the model: its last layer is another."""
-    model = make_model()
-    with torch.no_grad():
-        for parameter in model.blocks[-1].parameters():
-            parameter.mul_(0.8)
-    return model
-
-
-class WrongDraft:
-    """Guesses that are never right, or right by chance."""
-
-    follows_many = True
-
-    def propose(
-        self, tokens: object, count: int, params: SamplingParams
-    ) -> tuple[list[int], Tensor | None]:
-        return list(range(count)), None
-
-
-DRAFTS: dict[str, Callable[[], Draft]] = {
-    "n-gram": NGramDraft,
-    "model": lambda: ModelDraft(other_model(), 64),
-    "itself": lambda: ModelDraft(make_model(), 64),
-    "short": lambda: ModelDraft(other_model(), 20),
-    "wrong": WrongDraft,
-}
 
 
 @pytest.mark.parametrize("name", DRAFTS)

@@ -33,7 +33,7 @@ def test_documents_are_scored_as_by_one_process(both: tuple[Transformer, Transfo
         found, expected = (score_documents(m, documents[:count], 0, 16, 4, 64) for m in both)
         assert len(found) == count
         for ours, theirs in zip(found, expected, strict=True):
-            assert np.abs(ours - theirs).max() <= 1e-12
+            assert ours.dtype == theirs.dtype and np.abs(ours - theirs).max() <= 1e-12
 
 
 def test_prompts_are_answered_from_their_own_streams(
