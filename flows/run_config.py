@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from flows.notifications.config import NotifyConfig
 from flows.refresh.config import RefreshConfig
+from flows.sweeps.config import SweepConfig
 from flows.tracking.runs import TrackingConfig
 from llm_core.config import ConfigError, nearest, to_plain
 from llm_core.fingerprint import num_processors
@@ -80,6 +81,7 @@ class RunConfig:
     report: ReportConfig
     refresh: RefreshConfig
     notify: NotifyConfig
+    sweep: SweepConfig
     tracking: TrackingConfig
     start: str | None = None
     """First stage that may run; what comes before must be in the store."""
