@@ -1,5 +1,5 @@
-"""From command-line overrides to one checked configuration: the only module beside `flows.launch`
-that meets Hydra and OmegaConf.
+"""From command-line overrides to one checked configuration: the only module beside those of
+`flows.sweeps` that meets Hydra and OmegaConf.
 
 Hydra composes `conf/`, the result becomes plain values, and `llm_core.config.build` makes frozen
 dataclasses of them; nothing behind this module sees an OmegaConf object. Hydra's own messages span
@@ -39,6 +39,9 @@ STORES = "data/stores"
 # Hydra keeps its state in a process-wide singleton.
 _COMPOSE_LOCK = threading.Lock()
 
+_APPEND = re.compile(r"^([\w.]+)\+=")
+"""`key+=value` appends to a list. Hydra's grammar has no such override."""
+
 
 def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConfig:
     """The checked configuration that `overrides` describe. Raises ConfigError, always of one
@@ -74,10 +77,12 @@ def in_one_line(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> Iterator
 
 def settable(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[str]:
     """Overrides that set any field, also one whose YAML leaves it to its default; unknown ones are
-    found by `build`."""
+    found by `build`. Those that append are left out: only `compose` knows them."""
     known = set(groups(conf_dir))
     result = []
     for text in overrides:
+        if is_append(text):
+            continue
         override = parse_override(text)
         name = override.key_or_group
         plain = (
@@ -139,6 +144,8 @@ def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
         lost = {name for name in groups(conf_dir) if name not in config}
         below = {name: value for name, value in fields.items() if name not in lost}
         full = OmegaConf.create(_overlaid(below, _with_copy(OmegaConf.to_container(config))))
+        for text in filter(is_append, overrides):
+            _append(full, parse_override(text))
         return OmegaConf.to_container(full, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
 
 
@@ -151,6 +158,18 @@ def _with_copy(values: Any) -> Any:
     name = re.sub(r"[^a-z0-9.-]+", "-", url.partition("://")[2].lower()).strip("-")
     folder = f"{STORES}/{name}-{digest(url.rstrip('/'))[:8]}"
     return values | {"store": folder, "shared": url}
+
+
+def _append(config: Any, override: Override) -> None:
+    """Add the value of an override to a list: the entries of a list, or one entry."""
+    key, value = override.key_or_group, override.value()
+    known = OmegaConf.select(config, key)
+    if known is not None and not OmegaConf.is_list(known):
+        raise ConfigError(f"{key} is not a list, so nothing is appended; write {key}=value")
+    entries = OmegaConf.to_container(known) if known is not None else []
+    more = value if isinstance(value, list) else [value]
+    # A name that is unknown is found by `build`.
+    OmegaConf.update(config, key, [*entries, *more], force_add=True)
 
 
 def _overlaid(below: Any, above: Any) -> Any:
@@ -170,9 +189,14 @@ def _literal(value: Any) -> Any:
     return value
 
 
+def is_append(override: str) -> bool:
+    return _APPEND.match(override) is not None
+
+
 def parse_override(override: str) -> Override:
+    """What an override says; one that appends is parsed as if it set the list."""
     try:
-        return OverridesParser.create().parse_override(override)
+        return OverridesParser.create().parse_override(_APPEND.sub(r"\1=", override, count=1))
     except (HydraException, OmegaConfBaseException) as error:
         reason = one_line(error).split("See https")[0].rstrip(" .")
         raise ConfigError(
@@ -186,8 +210,9 @@ def _explain(error: Exception, overrides: Sequence[Override], conf_dir: Path) ->
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, choice = str(error.missing_cfg_file).strip("/").rpartition("/")
         if error.options:
+            more = "; textmill[sweep] has joblib and submitit" * (group == "hydra/launcher")
             return ConfigError(
-                f"{group} ({choice}) is not a choice; {nearest(choice, list(error.options))}"
+                f"{group} ({choice}) is not a choice; {nearest(choice, list(error.options))}{more}"
             )
         return ConfigError(
             f"{error.missing_cfg_file} is not in {conf_dir}; groups: {', '.join(groups(conf_dir))}"

@@ -48,7 +48,8 @@ class RunRecord:
     stages: dict[str, str]
     parts: dict[str, str]
     outcome: str = "running"
-    """running, completed, failed, interrupted, or died: its process ended unexpectedly."""
+    """running, completed, failed, interrupted, pruned: its sweep stopped it, or died: its process
+    ended unexpectedly."""
     finished_at: str | None = None
     error: str | None = None
     mlflow_run_id: str | None = None

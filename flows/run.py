@@ -22,7 +22,8 @@ from flows.records import RunRecord, new_record, write_record
 from flows.refresh.changes import Changes, report_config, reported_before
 from flows.refresh.nights import as_night
 from flows.refresh.series import pinned_artifacts, recorded_series, require_kept
-from flows.stops import STOPS
+from flows.stops import STOPS, Pruned
+from flows.sweeps.pruning import Pruning
 from flows.tracking.described import PointOfSweep
 from flows.tracking.headline import headline
 from flows.tracking.runs import Tracker, make_tracker
@@ -35,7 +36,7 @@ from tasks.runtime.graph import STAGES
 from tasks.runtime.inputs import InputDigests
 from tasks.runtime.parts import Cluster, make_runner
 from tasks.runtime.plan import Plan, Step, make_nodes, make_plan
-from tasks.runtime.store import Store, now
+from tasks.runtime.store import Node, Store, now
 
 MakeArtifact = Callable[..., tuple[Artifact, bool]]
 """`tasks.runtime.execute.make_artifact`, or the same within a Prefect task."""
@@ -71,6 +72,7 @@ class Run:
     tracker: Tracker
     make: MakeArtifact
     live: LiveRun
+    pruning: Pruning
     cluster: Cluster | None = None
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     on_stage: Callable[[], None] = lambda: None
@@ -102,7 +104,7 @@ class Run:
         if step.runs:
             self.live.note_stage(name, step.node.key)
             self.on_stage()
-        begun = partial(self.tracker.stage_started, step.node)
+        begun = partial(self._begun, step.node)
         config = self.config.stages[name]
         if name == "report":
             config = report_config(self.config, step.node.config.get("before", {}))
@@ -113,6 +115,7 @@ class Run:
             raise
         finally:
             progress.close()
+            self.pruning.stage_ended()
         self.outcomes[name] = Outcome(artifact, not made, time.perf_counter() - began)
         if made:
             say(f"{name} {step.node.key}: done in {artifact.record['elapsed_s']:.1f} s")
@@ -120,6 +123,10 @@ class Run:
         if made:
             self.on_stage()
         return Output(name, artifact)
+
+    def _begun(self, node: Node, out_dir: Path) -> None:
+        self.tracker.stage_started(node, out_dir)
+        self.pruning.stage_started(node, out_dir)
 
     def _rebuilding(self, step: Step) -> str:
         """The cost of rebuilding a damaged artifact, if its record can still be read."""
@@ -212,13 +219,15 @@ def open_run(
             if live.flow_run_id is not None:
                 record.process |= {"prefect_flow_run_id": live.flow_run_id}
             record.series = recorded_series(config)
-            record.sweep = point.sweep_id if (point := PointOfSweep.of_environment()) else None
+            point = PointOfSweep.of_environment()
+            record.sweep = point.sweep_id if point else None
             write_record(store, record)
         live.note_record(record.run_id)
         usual = plain_defaults(RunConfig)
         tracker = make_tracker(config.tracking, config.state, record, given.tracked(), usual)
         record.mlflow_run_id = tracker.run_id
-        run = Run(config, store, plan, record, tracker, make, live)
+        pruning = Pruning(point, config.sweep)
+        run = Run(config, store, plan, record, tracker, make, live, pruning)
         with _kept(run, cluster):
             yield run
 
@@ -235,6 +244,9 @@ def _kept(run: Run, cluster: AbstractContextManager[Cluster | None] | None) -> I
     except BaseException as error:
         outcome = "interrupted" if isinstance(error, STOPS) else "failed"
         record.error = f"{type(error).__name__}: {error}"
+        if reason := run.pruning.reason_of(error):
+            outcome, record.error = "pruned", reason
+            raise Pruned(reason) from error
         raise
     finally:
         record.outcome, record.finished_at = outcome, now()

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from flows.notifications.config import NotifyConfig
 from flows.refresh.config import RefreshConfig
+from flows.sweeps.config import SweepConfig
 from flows.tracking.runs import TrackingConfig
 from llm_core.config import ConfigError, nearest, to_plain
 from llm_core.fingerprint import num_processors
@@ -87,6 +88,7 @@ class RunConfig:
     report: ReportConfig
     refresh: RefreshConfig
     notify: NotifyConfig
+    sweep: SweepConfig
     tracking: TrackingConfig
     shared: str | None = None
     """Address of the store of several machines that the folder `store` is a copy of. `store=s3://…`

@@ -16,6 +16,11 @@ class Terminated(BaseException):
     out."""
 
 
+class Pruned(Exception):
+    """The training of a point of a sweep fell behind others and was stopped. It says at which step
+    and why."""
+
+
 STOPS = (KeyboardInterrupt, Terminated, StageInterrupted)
 """What is raised when somebody asks a run to stop, rather than something breaks."""
 

@@ -30,7 +30,7 @@ from flows.run_config import RunConfig
 from flows.services.local import STATE_VARIABLE, WORKER_VARIABLE, server_name
 from flows.services.prefect_api import TAG, PrefectApi
 from flows.services.registry import ServiceError
-from flows.stops import STOPS, Terminated
+from flows.stops import STOPS, Pruned, Terminated
 from llm_core.config import ConfigError
 from llm_core.printing import get_logger, publishable
 from llm_core.process import terminate_with_parent
@@ -98,6 +98,8 @@ def run_flow(
                 stages(run)
     except (ConfigError, StageFailure) as error:
         return Failed(message=publishable(error), data=error)
+    except Pruned as error:
+        return Cancelled(name="Pruned", message=publishable(error), data=error)
     except (*STOPS, TerminationSignal) as error:
         _leave_if_paused()
         message = publishable(error) or "interrupted; the next run resumes here"

@@ -17,8 +17,9 @@ from flows import cli
 from flows.commands.table import COMMANDS as NAMED
 from flows.commands.table import FLOWS
 from flows.compose import compose
-from flows.launch import sweep_points
 from flows.run import decide
+from flows.sweeps.launch import split_hydra
+from flows.sweeps.sweep import read_sweep
 from llm_core.config import ConfigError
 from tasks.runtime.code import ROOT
 from tasks.runtime.graph import STAGES
@@ -64,8 +65,10 @@ def check_textmill(name: str, arguments: list[str]) -> None:
     overrides = [word for word in given["words"] if not word.startswith(own.get(name, ()))]
     if name in ("help", "completion"):
         return
-    for point in sweep_points(overrides) if given.get("multirun") else [overrides]:
-        compose(point)
+    if given.get("multirun"):
+        read_sweep(name, *split_hydra(overrides))
+    else:
+        compose(overrides)
 
 
 def check_deployment(arguments: list[str]) -> None:

@@ -64,12 +64,16 @@ def compare(words: Sequence[str], as_json: bool, html: str | None) -> int:
 
 
 def chosen_records(store: Store, names: Sequence[str]) -> list[RunRecord]:
-    """The runs that are named by their ids, their beginnings, or the id of their sweep, in order.
+    """The runs that are named by their ids, their beginnings, or, completed, the id of their sweep.
     Raises ConfigError for names that no run or several have, and for fewer than two runs."""
     records = read_records(store)
     found: list[RunRecord] = []
     for name in names:
-        of_sweep = [record for record in reversed(records) if record.sweep == name]
+        of_sweep = [
+            record
+            for record in reversed(records)
+            if record.sweep == name and record.outcome == "completed"
+        ]
         named = of_sweep or [record for record in records if record.run_id.startswith(name)]
         if not named:
             known = [*(record.run_id for record in records), *(r.sweep for r in records if r.sweep)]

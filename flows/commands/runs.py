@@ -18,7 +18,6 @@ from flows.commands.command import Command, command
 from flows.commands.table import FLOWS
 from flows.compose import RunConfig, compose
 from flows.console import say, table
-from flows.launch import split_hydra, sweep_points
 from flows.live.announced import LiveRun, announced
 from flows.refresh.series import has_nothing_new
 from flows.run import Run, decide, describe, ending, open_run, summarize
@@ -26,7 +25,9 @@ from flows.services.dead_runs import Server, settle
 from flows.services.local import ensure_server, server_name, use_environment
 from flows.services.prefect_api import PrefectApi
 from flows.stops import sigterm_raises
-from flows.sweeps import run_sweep
+from flows.sweeps.launch import split_hydra
+from flows.sweeps.sweep import read_sweep, run_sweep
+from flows.tracking.described import PointOfSweep
 from flows.tracking.runs import TrackingConfig
 from llm_core.config import ConfigError, nearest
 from llm_core.printing import show
@@ -48,19 +49,22 @@ def _flow(name: str, words: Sequence[str], multirun: bool, **pages: Any) -> int:
             option = f"--{shown[0].replace('_', '-')}"
             raise ConfigError(f"-m runs a sweep and {option} shows something; give one of them")
         return settings.show_page(pages, words)
-    return _sweep(name, words) if multirun else run_point(name, words)
+    if multirun:
+        return _sweep(name, words)
+    run_once(name, words)
+    return 0
 
 
 def _sweep(name: str, words: Sequence[str]) -> int:
-    overrides, hydra_overrides = split_hydra(words)
-    points = sweep_points(overrides)
-    # Every point is checked before the first one runs.
-    configs = [compose([*point, *hydra_overrides]) for point in points]
-    result = run_sweep(name, points, hydra_overrides, configs)
+    sweep = read_sweep(name, *split_hydra(words))
+    result = run_sweep(sweep)
     if name == "tokenizer":
-        _compare_tokenizers(
-            [config for config, code in zip(configs, result.codes, strict=True) if code == 0]
-        )
+        made = [
+            compose([*point.overrides, *sweep.hydra_overrides])
+            for point, code in zip(result.points, result.codes, strict=True)
+            if code == 0
+        ]
+        _compare_tokenizers(made)
     return result.exit_code
 
 
@@ -90,10 +94,12 @@ def _compare_tokenizers(configs: Sequence[RunConfig]) -> None:
     show(json.dumps({"recommended": recommended, "page": str(page)}))
 
 
-def run_point(name: str, overrides: Sequence[str]) -> int:
-    """One run of a flow, under Prefect or in this process alone."""
+def run_once(name: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """One run of a flow, under Prefect or in this process alone; what its last line says."""
     config = compose(overrides)
     config.cluster.require_shared(config.store, "store")
+    if config.sweep.params and PointOfSweep.of_environment() is None:
+        say(f"one run without a sweep over {', '.join(config.sweep.params)}; add -m to sweep")
     # A plan that cannot be is refused before anything slow is done for it.
     store, decided = decide(config, FLOWS[name].target)
     use_environment(config.state)
@@ -109,7 +115,7 @@ def run_point(name: str, overrides: Sequence[str]) -> int:
         summary, description = how(name, overrides, config, live)
     show(description)
     show(json.dumps(summary), flush=True)
-    return 0
+    return summary
 
 
 def _run_in_job(

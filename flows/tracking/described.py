@@ -26,7 +26,7 @@ SWEEP_VARIABLE = "TEXTMILL_SWEEP"
 
 NOT_NAMED = (
     *("store", "state", "tracking", "orchestrator", "runner", "runner_address", "num_workers"),
-    *("force", "start", "only"),
+    *("force", "start", "only", "sweep"),
 )
 """Where and how a run works, which changes nothing of its results."""
 
@@ -49,6 +49,10 @@ class PointOfSweep:
     """{setting or group: value or choice of this point}."""
     dependent: Sequence[str] = ()
     """Settings that differ among the points because of choices."""
+    study: str | None = None
+    """Folder of the search that judges the point while it trains."""
+    number: int = 0
+    """Of the point in that search."""
 
     def as_text(self) -> str:
         return json.dumps(asdict(self))
@@ -153,5 +157,5 @@ def _git_tags() -> dict[str, str]:
 
 
 def _split(override: str) -> tuple[str, str]:
-    name, _, value = override.lstrip("+").partition("=")
-    return name, value
+    name, _, value = override.partition("=")
+    return name.strip("+"), value

@@ -63,7 +63,13 @@ def _begin(log: MlflowLog, journal: Journal, event: Event) -> None:
     # A point has no parent run: the list of runs would fold it away below its sweep.
     tags = dict(event["tags"])
     if event["swept"] is not None:
-        log.add_view(sweep_view(SWEEP_TAG, str(tags[SWEEP_TAG]), event["swept"]))
+        judged = event.get("objective", (OBJECTIVE, False))
+        view = sweep_view(SWEEP_TAG, str(tags[SWEEP_TAG]), event["swept"], *judged)
+        log.add_view(view)
+    if event["swept"] is not None and (known := log.find({RUN_TAG: str(event["id"])})):
+        # A sweep that is given again continues its run.
+        log.reopen(known)
+        journal.runs[ITSELF] = known
     run_id = _start(log, journal, ITSELF, event["name"], tags, event["at"])
     log.params(run_id, event["params"])
     for name, text in event["texts"].items():
@@ -197,33 +203,37 @@ def _end(log: MlflowLog, journal: Journal, event: Event) -> None:
         log.tags(run_id, {f"{OBJECTIVE}.of": judge})
     if (report := event.get("report")) and Path(report).exists():
         log.file(run_id, Path(report))
-    if event.get("error"):
-        log.tags(run_id, {"error": event["error"]})
+    about = {name: event[name] for name in ("error", "outcome") if event.get(name)}
+    log.tags(run_id, about)
     begin: Any = journal.events[0]
     if begin["swept"] is not None:
-        _end_sweep(log, run_id, begin["tags"][SWEEP_TAG], event["at"])
+        _end_sweep(log, run_id, begin, event["at"])
     log.end(run_id, event["status"], event["at"])
 
 
-def _end_sweep(log: MlflowLog, run_id: str, sweep: str, at: str) -> None:
+def _end_sweep(log: MlflowLog, run_id: str, begin: Event, at: str) -> None:
     """A sweep carries the best of its points, so that sweeps can be compared among themselves."""
+    sweep = begin["tags"][SWEEP_TAG]
     runs = [run for run in log.runs({SWEEP_TAG: sweep}) if run.info.run_id != run_id]
-    measured = [run for run in runs if OBJECTIVE in run.data.metrics]
-    measured.sort(key=lambda run: float(run.data.metrics[OBJECTIVE]))
+    name, maximizes = begin.get("objective", (OBJECTIVE, False))
+    measured = [run for run in runs if name in run.data.metrics]
+    measured.sort(key=lambda run: float(run.data.metrics[name]), reverse=maximizes)
     if measured:
         best = measured[0]
-        log.metrics(run_id, {OBJECTIVE: best.data.metrics[OBJECTIVE]}, at)
+        log.metrics(run_id, {name: best.data.metrics[name]}, at)
         log.tags(run_id, {"best_run": best.info.run_id})
-    log.tags(run_id, {"mlflow.note.content": _note_of_sweep(log, runs, measured)})
+    log.tags(run_id, {"mlflow.note.content": _note_of_sweep(log, runs, measured, name)})
 
 
-def _note_of_sweep(log: MlflowLog, runs: Sequence[Any], measured: Sequence[Any]) -> str:
+def _note_of_sweep(
+    log: MlflowLog, runs: Sequence[Any], measured: Sequence[Any], objective: str
+) -> str:
     """What the page of the sweep shows: its points, best first, and where they are compared."""
     ids = [run.info.run_id for run in [*measured, *(run for run in runs if run not in measured)]]
     lines = [f"[Compare the {len(ids)} points]({compare_page(log.experiment_id, ids)})", ""]
-    lines += [f"| point | {OBJECTIVE} |", "|---|---|"]
+    lines += [f"| point | {objective} |", "|---|---|"]
     lines += [
-        f"| `{run.info.run_name}` | {run.data.metrics[OBJECTIVE]:.4f} |" for run in measured[:50]
+        f"| `{run.info.run_name}` | {run.data.metrics[objective]:.4f} |" for run in measured[:50]
     ]
     return "\n".join(lines)
 

@@ -8,39 +8,58 @@ training has that of its last validation, over packed sequences. `val_bpb_of` sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from tasks.runtime.artifact import Artifact
 
 OBJECTIVE = "val_bpb"
-"""The number that sweeps are ranked by; less is better."""
+"""The number that runs are compared by, and sweeps are ranked by unless they say otherwise."""
+
+
+class Number(NamedTuple):
+    """A headline number: whether less or more of it is better, and where it comes from."""
+
+    direction: Literal["minimize", "maximize"]
+    stages: tuple[str, ...]
+    """That measure it; the first one that a run reached counts."""
+    names: tuple[str, ...]
+    """In the artifact of each stage."""
+    is_counter: bool = False
+
+    def of(self, artifacts: Mapping[str, Artifact]) -> tuple[Any, str | None]:
+        """The number and the stage that measured it."""
+        for stage, name in zip(self.stages, self.names, strict=True):
+            if stage in artifacts:
+                made = artifacts[stage]
+                value = (made.counters if self.is_counter else made.metrics).get(name)
+                if isinstance(value, Mapping):
+                    value = value.get("value", value.get("median"))
+                if value is not None:
+                    return value, stage
+        return None, None
+
+
+HEADLINE = {
+    OBJECTIVE: Number("minimize", ("evaluate", "train"), (OBJECTIVE, OBJECTIVE)),
+    "val_loss": Number("minimize", ("train",), ("final_val_loss",)),
+    "train_loss": Number("minimize", ("train",), ("final_train_loss",)),
+    "train_tokens_per_s": Number("maximize", ("train",), ("tokens_per_s",)),
+    "decode_tok_s": Number("maximize", ("bench",), ("decode_tok_s",)),
+    "prefill_tok_s": Number("maximize", ("bench",), ("prefill_tok_s",)),
+    "documents_kept": Number("maximize", ("documents",), ("kept",), is_counter=True),
+    "trained_tokens": Number("maximize", ("train",), ("tokens",), is_counter=True),
+    "num_parameters": Number("minimize", ("train",), ("num_parameters",)),
+    "vocab_size": Number("minimize", ("tokenizer",), ("vocab_size",)),
+    "bigram_bpb": Number("minimize", ("evaluate",), ("bigram_bpb",)),
+    "unigram_bpb": Number("minimize", ("evaluate",), ("unigram_bpb",)),
+}
+
+MEASURED_IN_TRAINING = (OBJECTIVE, "val_loss")
+"""Headline numbers that each validation of a training has."""
 
 
 def headline(artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
     """The numbers of the stages that a run reached, the objective first; None for the others."""
-
-    def metric(stage: str, name: str) -> Any:
-        value = artifacts[stage].metrics.get(name) if stage in artifacts else None
-        return value.get("value", value.get("median")) if isinstance(value, Mapping) else value
-
-    def counter(stage: str, name: str) -> Any:
-        return artifacts[stage].counters.get(name) if stage in artifacts else None
-
-    evaluated = metric("evaluate", OBJECTIVE)
-    found = {"evaluate": evaluated, "train": metric("train", OBJECTIVE)}
-    judge = next((stage for stage, value in found.items() if value is not None), None)
-    return {
-        OBJECTIVE: found[judge] if judge else None,
-        f"{OBJECTIVE}_of": judge,
-        "val_loss": metric("train", "final_val_loss"),
-        "train_loss": metric("train", "final_train_loss"),
-        "train_tokens_per_s": metric("train", "tokens_per_s"),
-        "decode_tok_s": metric("bench", "decode_tok_s"),
-        "prefill_tok_s": metric("bench", "prefill_tok_s"),
-        "documents_kept": counter("documents", "kept"),
-        "trained_tokens": counter("train", "tokens"),
-        "num_parameters": metric("train", "num_parameters"),
-        "vocab_size": metric("tokenizer", "vocab_size"),
-        "bigram_bpb": metric("evaluate", "bigram_bpb"),
-        "unigram_bpb": metric("evaluate", "unigram_bpb"),
-    }
+    found = {name: number.of(artifacts) for name, number in HEADLINE.items()}
+    values = {name: value for name, (value, _) in found.items()}
+    return {OBJECTIVE: None, f"{OBJECTIVE}_of": found[OBJECTIVE][1]} | values

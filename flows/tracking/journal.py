@@ -54,12 +54,16 @@ class Journal:
 
     @classmethod
     def create(cls, directory: Path, name: str) -> Journal:
+        """An empty journal. A sweep that is given again has the name of the one that died, of which
+        nothing but its begin can be unsent."""
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{name}.jsonl"
         while True:
             stream = path.open("a+", encoding="utf-8")
             fcntl.flock(stream, fcntl.LOCK_EX)
             if path.exists():
+                stream.truncate(0)
+                path.with_suffix(".sent.json").unlink(missing_ok=True)
                 return cls(path, stream)
             stream.close()  # another process took it for an empty left-over before it was locked
 

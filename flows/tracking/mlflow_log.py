@@ -168,8 +168,11 @@ class MlflowLog:
             raise
         if found.info.lifecycle_stage != "active" or found.info.status == "FINISHED":
             return False
-        self.client.update_run(run_id, status="RUNNING")
+        self.reopen(run_id)
         return True
+
+    def reopen(self, run_id: str) -> None:
+        self.client.update_run(run_id, status="RUNNING")
 
     def last_step(self, run_id: str, metric: str) -> int:
         """The last step at which a run has a metric; -1 without any."""

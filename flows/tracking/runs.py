@@ -27,6 +27,7 @@ from flows.tracking.described import (
     name_of_run,
     tags_of_origin,
 )
+from flows.tracking.headline import OBJECTIVE
 from flows.tracking.journal import Journal
 from flows.tracking.mlflow_log import SWEEP_TAG, MlflowLog, reason_of
 from flows.tracking.mlflow_names import MAX_EXPERIMENT_CHARS
@@ -38,7 +39,12 @@ from tasks.runtime.parts import scratch_dir
 from tasks.runtime.stage import StageInterrupted
 from tasks.runtime.store import Node, now
 
-_STATUS = {"completed": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+_STATUS = {
+    "completed": "FINISHED",
+    "interrupted": "KILLED",
+    "pruned": "KILLED",
+    "failed": "FAILED",
+}
 """How a run ended, as MLflow calls it."""
 
 
@@ -105,9 +111,11 @@ class Tracker:
         params: Mapping[str, Any],
         texts: Mapping[str, str],
         swept: Sequence[str] | None = None,
+        objective: tuple[str, bool] = (OBJECTIVE, False),
     ) -> None:
         """A run has begun, or a sweep, which other runs belong to. params: as MLflow takes them.
-        swept: the settings that a sweep varies; None: a run."""
+        swept: the settings that a sweep varies; None: a run. objective: of a sweep, and whether
+        more of it is better."""
         if self.uri is None:
             return
         try:
@@ -126,6 +134,7 @@ class Tracker:
             params=params,
             texts=texts,
             swept=swept,
+            objective=objective,
             max_model_bytes=self._max_model_bytes,
             process=f"{os.getpid()} on {platform.node()}",
         )
@@ -178,12 +187,13 @@ class Tracker:
         report: Path | None = None,
         error: str | None = None,
     ) -> None:
-        """The run or sweep has ended: completed, failed or interrupted."""
+        """The run or sweep has ended: completed, failed, interrupted or pruned."""
         if headline:
             self._tell(kind="model", headline=headline, at=now())
         self._tell(
             kind="end",
             status=_STATUS[outcome],
+            outcome=outcome,
             at=now(),
             headline=headline or {},
             report=str(report) if report else None,

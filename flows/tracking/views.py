@@ -34,16 +34,24 @@ def runs_view() -> dict[str, str]:
     return _view(RUNS_VIEW, "tags.`flow` != ''", (), "attributes.end_time", ascending=False)
 
 
-def sweep_view(sweep_tag: str, sweep_id: str, swept: Sequence[str]) -> dict[str, str]:
+def sweep_view(
+    sweep_tag: str,
+    sweep_id: str,
+    swept: Sequence[str],
+    objective: str = OBJECTIVE,
+    maximizes: bool = False,
+) -> dict[str, str]:
     """The tag of the view of one sweep: its points, best first, with what was swept."""
     chosen = f"tags.`{sweep_tag}` = '{sweep_id}' and tags.`flow` != ''"
-    return _view(sweep_id, chosen, swept, f"metrics.`{OBJECTIVE}`", ascending=True)
+    shown = [f"params.`{name}`" for name in swept]
+    shown += [f"metrics.`{objective}`"] * (objective not in _METRICS)
+    return _view(sweep_id, chosen, shown, f"metrics.`{objective}`", ascending=not maximizes)
 
 
 def _view(
-    key: str, chosen: str, swept: Sequence[str], order: str, ascending: bool
+    key: str, chosen: str, columns: Sequence[str], order: str, ascending: bool
 ) -> dict[str, str]:
-    columns = [f"params.`{name}`" for name in swept] + [f"metrics.`{name}`" for name in _METRICS]
+    columns = [*columns, *(f"metrics.`{name}`" for name in _METRICS)]
     state = {
         "selectedColumns": columns,
         "searchFilter": chosen,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from flows.cli import main
 from flows.commands.table import COMMANDS, FLOWS
 from flows.compose import compose
 from flows.conf_files import CONF_DIR, choices, groups
-from flows.launch import sweep_points
+from flows.sweeps.points import sweep_points
 from llm_core.config import ConfigError
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.store import Node
@@ -262,6 +263,30 @@ def test_sweep_points_are_all_combinations_in_order() -> None:
         ["optim.lr=0.003", "tokenizer=bpe", "seed=1"],
         ["optim.lr=0.003", "tokenizer=unigram", "seed=1"],
     ]
+
+
+def test_a_value_is_appended_to_what_a_list_holds() -> None:
+    more = compose(["source=sample", "source.paths+=[a,'b c']", "source.paths+=d"]).source.paths
+    assert more == (*compose(["source=sample"]).source.paths, "a", "b c", "d")
+    assert compose(["force+=[train]"]).force == ("train",), "no file sets it"
+    assert compose(["++source.paths=[a]", "source.paths+=[b]"]).source.paths == ("a", "b")
+    points = sweep_points(["source.paths+=[a],[b]", "source.paths+=[c]"])
+    assert points == [[f"source.paths+=[{one}]", "source.paths+=[c]"] for one in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("optim.lr+=3", "optim.lr is not a list"),
+        ("source+=a", "source is not a list"),
+        ("source.pths+=[a]", "did you mean paths?"),
+        ("source.paths+=a,b", "add -m"),
+        ("source.paths+=[a", "is not an override"),
+    ],
+)
+def test_what_cannot_be_appended_is_refused(override: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(hint)):
+        compose([override])
 
 
 def test_compose_from_many_threads_is_safe() -> None:

@@ -133,7 +133,7 @@ MISTAKES = {
         ["run", "documents.validation_frac=1"],
         ["validation_frac (1.0)", "0.05"],
     ),
-    "unknown launcher": (["run", "hydra/launcher=joblib"], ["hydra/launcher (joblib)"]),
+    "unknown launcher": (["run", "hydra/launcher=nowhere"], ["hydra/launcher (nowhere)"]),
     "bad keep": (["gc", "keep=all"], ["keep (all)"]),
     "unknown measure": (
         ["plan", "dedup.survivor=[quality,id]", "dedup.quality_column=num_wrds"],

@@ -1,15 +1,8 @@
-"""Turns the overrides of a sweep into points, and hands those to Hydra's launcher, which decides in
-which process each one runs.
-
-Hydra's sweeper is not asked: it would expand the overrides a second time, in another order where
-they are shuffled.
-"""
+"""Hands the points of a sweep to Hydra's launcher, which decides in which process each one runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import product
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -20,37 +13,14 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from hydra.utils import instantiate
 
 from flows.compose import hydra_over, in_one_line, parse_override, settable
-from flows.conf_files import CONF_DIR
 from llm_core.config import ConfigError
 
 Job = Callable[[Any], int]
 """What a launcher calls with the configuration of a point; it may be pickled on the way."""
 
-
-def sweep_points(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[list[str]]:
-    """Every combination of `a=1,2 b=x,y`, the last one changing fastest. Raises ConfigError for
-    what cannot be listed."""
-    values: dict[str, list[str]] = {}
-    with hydra_over(conf_dir) as hydra:
-        for text in overrides:
-            override = parse_override(text)
-            override.config_loader = hydra.config_loader  # lists choices for glob
-            name, key = override.key_or_group, override.get_key_element()
-            if override.is_interval_sweep():
-                raise ConfigError(
-                    f"{text} needs a sweeper that searches, which is not supported; give values:"
-                    f" {name}=1e-3,3e-3"
-                )
-            if not override.is_sweep_override():
-                values[key] = [f"{key}={override.get_value_element_as_str()}"]
-                continue
-            with in_one_line([text]):
-                values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-            if not values[key]:
-                raise ConfigError(
-                    f"{text} gives no value; write values or choices of {name}, e.g. {name}=a,b"
-                )
-    return [list(point) for point in product(*values.values())]
+Batches = Callable[[int | None], Iterable[Sequence[Sequence[str]]]]
+"""hydra.sweeper.max_batch_size → points that are launched together. The next batch is asked for
+when the one before has ended."""
 
 
 def split_hydra(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -66,8 +36,8 @@ def split_hydra(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
             name.startswith("hydra.sweeper") and name != "hydra.sweeper.max_batch_size"
         ):
             raise ConfigError(
-                f"{text} is not supported; give the points of a sweep as overrides:"
-                " optim.lr=1e-3,3e-3"
+                f"{text} is not supported; give the points of a sweep as overrides,"
+                " optim.lr=1e-3,3e-3, and search with sweep.sampler=tpe"
             )
         if override.is_hydra_override() and override.is_sweep_override():
             raise ConfigError(
@@ -76,33 +46,33 @@ def split_hydra(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     return ours, of_hydra
 
 
-def launch(points: Sequence[Sequence[str]], hydra_overrides: Sequence[str], job: Job) -> None:
-    """Call `job` for each point; `job_number` says in there which one it is. Raises what the
-    launcher raises.
+def launch(
+    first: Sequence[str], batches: Batches, hydra_overrides: Sequence[str], job: Job
+) -> None:
+    """Call `job` for each point of each batch; `job_number` counts them.
 
-    A launcher that is not there is a ConfigError of one line.
+    first: a point, since places depend on settings (`state`). Raises what the launcher raises; one
+    that is not there is a ConfigError of one line.
     """
     with in_one_line(hydra_overrides):
         with hydra_over() as hydra:
-            # With a point, since places depend on settings (`state`).
-            overrides = [*hydra_overrides, *settable(points[0])]
+            overrides = [*hydra_overrides, *settable(first)]
             config = hydra.compose_config(
                 "config", overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=True
             )
         callbacks = _Callbacks(config)
         context = HydraContext(hydra.config_loader, callbacks)  # type: ignore[arg-type]
         launcher = Plugins.instance().instantiate_launcher(context, job, config)
-    size = config.hydra.sweeper.max_batch_size or len(points)
     callbacks.on_multirun_start(config, config_name="config")
-    for first in range(0, len(points), size):
-        launcher.launch(
-            [settable(point) for point in points[first : first + size]], initial_job_idx=first
-        )
+    num_begun = 0
+    for batch in batches(config.hydra.sweeper.max_batch_size):
+        launcher.launch([settable(point) for point in batch], initial_job_idx=num_begun)
+        num_begun += len(batch)
     callbacks.on_multirun_end(config, config_name="config")
 
 
 def job_number() -> int:
-    """Which point the current job runs."""
+    """Which point of this process or its launcher the current job runs, from 0."""
     return int(HydraConfig.get().job.num)
 
 

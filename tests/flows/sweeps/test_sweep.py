@@ -16,8 +16,10 @@ import pytest
 from hydra.experimental.callback import Callback
 
 from flows.conf_files import choices
-from flows.launch import sweep_points
-from flows.sweeps import SweepResult
+from flows.sweeps.config import SweepConfig
+from flows.sweeps.job import Ending
+from flows.sweeps.points import sweep_points
+from flows.sweeps.results import SweepResult
 from llm_core.config import ConfigError
 from tasks.runtime.code import ROOT
 from tests.flows.conftest import RunCli
@@ -119,7 +121,10 @@ def test_runs_in_other_processes_are_counted_as_they_ended(sweep: Start) -> None
         "sweep: 3 runs, 2 failed, 1 of them died without a result; MLflow" in err
         and "Traceback" not in err
     )
-    assert len([line for line in out.splitlines() if line.startswith("{")]) == 1
+    *runs, last = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert len(runs) == 1 and (last["runs"], last["failed"]) == (3, 2)
+    points = json.loads(Path(last["results"]).read_text())["points"]
+    assert [point["state"] for point in points] == ["completed", "failed", "died"]
 
 
 def test_a_launcher_that_gives_up_fails_what_it_has_not_begun(sweep: Start) -> None:
@@ -154,7 +159,8 @@ def test_sweep_that_is_stopped_while_others_run_its_jobs_says_so(
 def test_code_and_outcome_of_a_sweep_are_those_of_its_runs(
     codes: list[int | None], num_begun: int, code: int, outcome: str
 ) -> None:
-    result = SweepResult(codes, num_begun)
+    endings = [Ending(number < num_begun, code) for number, code in enumerate(codes)]
+    result = SweepResult([], endings, SweepConfig())
     assert (result.exit_code, result.outcome) == (code, outcome)
 
 
@@ -229,12 +235,9 @@ def test_batches_of_a_sweep_are_counted_together(
 ) -> None:
     result = run_cli("tokenizer", "-m", "tokenizer.seed=1,2,3", "hydra.sweeper.max_batch_size=2")
     assert result["code"] == 0 and "sweep: 3 runs, 0 failed" in result["err"]
-    codes = sorted(p.name for p in (tmp_path / "state/sweeps").glob("*/*.json"))
-    assert codes == ["0.json", "1.json", "2.json"]
-    assert all(
-        json.loads(p.read_text()) == {"code": 0}
-        for p in (tmp_path / "state/sweeps").glob("*/*.json")
-    )
+    written = sorted((tmp_path / "state/sweeps").glob("*/*.json"))
+    assert [p.name for p in written] == ["0.json", "1.json", "2.json", "sweep.json"]
+    assert all(json.loads(p.read_text())["code"] == 0 for p in written[:3])
 
 
 class Told(Callback):
@@ -264,12 +267,13 @@ def test_what_is_not_supported_is_refused_in_one_line(
     stand_in_stages: list[str], run_cli: RunCli
 ) -> None:
     for override, hint in {
-        "hydra/sweeper=optuna": "as overrides: optim.lr=1e-3,3e-3",
+        "hydra/sweeper=optuna": "search with sweep.sampler=tpe",
         "hydra.sweeper.params={optim.lr: '1,2'}": "as overrides",
         "hydra/launcher=nowhere": "hydra/launcher (nowhere) is not a choice",
         "hydra/launcher=basic,basic": "give one",
         "hydra.launcher.n_jobs=2": "hydra.launcher.n_jobs is not a known setting",
-        "optim.lr=interval(1e-4,1e-2)": "give values",
+        "optim.lr=interval(1e-4,1e-2)": "search with sweep.sampler=tpe, or give values",
+        "sweep.objective=val_bbp": "did you mean val_bpb?",
         "tokenizer=glob(zz*)": "gives no value",
         "--cfg": "give one of them",
     }.items():
