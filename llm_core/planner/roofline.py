@@ -48,7 +48,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Peaks:
-    """What the device was seen to do: reading a large array, multiplying large matrices."""
+    """What the device was seen to do: reading or copying a large array, multiplying large
+    matrices of random numbers."""
 
     bytes_per_s: float
     flops_per_s: float
@@ -92,15 +93,26 @@ def limits(work: Work, elapsed_s: float, peaks: Peaks) -> dict[str, float | str]
 
 def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
     """Best of some repeats after a warm-up: noise may only lower a peak. Half a second on CPUs."""
-    on_gpu = device.type == "cuda"
-    array = torch.ones(
-        (1 << 29 if on_gpu else 1 << 26) // dtype.itemsize, dtype=dtype, device=device
-    )
-    size = 8192 if on_gpu else 768
-    left = torch.ones(size, size, dtype=dtype, device=device)
-    read_s = best_time(array.sum, device)
+    size = 8192 if device.type == "cuda" else 768
+    # Random, as multiplying equal numbers takes less power, so that a GPU clocks higher.
+    left = torch.randn(size, size, device=device).to(dtype)
     multiply_s = best_time(lambda: left @ left, device)
-    return Peaks(array.numel() * array.element_size() / read_s, 2 * size**3 / multiply_s)
+    return Peaks(measure_bandwidth(device, dtype), 2 * size**3 / multiply_s)
+
+
+def measure_bandwidth(device: torch.device, dtype: torch.dtype) -> float:
+    """Bytes per second of reading or of copying a large array, whichever is more; a copy counts
+    what it reads and what it writes."""
+    on_gpu = device.type == "cuda"
+    # So many passes that starting and awaiting them takes no time beside.
+    passes = 20 if on_gpu else 1
+    array = torch.ones(
+        (1 << 30 if on_gpu else 1 << 26) // dtype.itemsize, dtype=dtype, device=device
+    )
+    copy = torch.empty_like(array)
+    read_s = best_time(lambda: [array.sum() for _ in range(passes)], device)
+    copy_s = best_time(lambda: [copy.copy_(array) for _ in range(passes)], device)
+    return passes * array.nbytes / min(read_s, copy_s / 2)
 
 
 def training_peak(device: torch.device, dtype: str) -> tuple[float, str]:
@@ -110,9 +122,8 @@ def training_peak(device: torch.device, dtype: str) -> tuple[float, str]:
         if stated := next((flops for part, flops in BF16_FLOPS.items() if part in name), 0.0):
             return stated, "stated"
     size = 8192 if device.type == "cuda" else 384
-    matrix = torch.ones(
-        size, size, dtype=torch.float32 if dtype == "fp32" else torch.bfloat16, device=device
-    )
+    matrix = torch.randn(size, size, device=device)
+    matrix = matrix if dtype == "fp32" else matrix.bfloat16()
     # Of the three layouts in forward and backward: CPUs without instructions for 16-bit numbers
     # differ by twenty times in them.
     products = (lambda: matrix @ matrix.T, lambda: matrix @ matrix, lambda: matrix.T @ matrix)
