@@ -19,7 +19,8 @@ Before it is timed, what is computed is checked (benchmarks.engine.infer_models)
 speeds are withheld and the exit code is 1. The last line is JSON: {"tok_s", "peer_tok_s", "ratio",
 "mbu", "ttft_ms", "card", …}. mbu: weights and keys that a step must read, per second, as a share of
 what reading or copying a large array reaches here. start_s: seconds from making the engine until
-its first tokens after the first, with all that is compiled or captured for them. Of `prefix` the
+its first tokens after the first, with all that is compiled or captured for them, of each round: the
+first is cold where nothing of it is in the cache folder of compiled kernels. Of `prefix` the
 ratio is that of both times, of `http` that to the engine.
 """
 
@@ -158,7 +159,8 @@ def summarise(own: list[Row], peer: list[Row]) -> Row:
         | {"peer_ttft_ms": median(peer or own, "ttft_ms" if peer else "peer_ttft_ms")}
         | {"tok_s_range": least_to_most[0] if correct else None}
         | {"peer_tok_s_range": least_to_most[1]}
-        | {name: median(own, name) for name in ("start_s", "peak_gib", "behind", "difference")}
+        | {"start_s": [row.get("start_s") for row in own]}
+        | {name: median(own, name) for name in ("peak_gib", "behind", "difference")}
     )
 
 

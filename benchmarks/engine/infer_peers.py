@@ -69,6 +69,9 @@ def generate_batch(case: Case, device: torch.device) -> Row:
     from transformers import GenerationConfig
     from transformers.generation.continuous_batching.utils import WorkloadHints
 
+    if device.type != "cuda":
+        # Its cache takes most of the memory of a device.
+        raise SystemExit("generate_batch is measured on a GPU only")
     model = _llama(case, device)
     (_, longest_prompt), (_, longest_answer) = case.ranges
     settings = GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=longest_answer)

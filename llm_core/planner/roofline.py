@@ -10,7 +10,7 @@ are measured on the machine, not taken from a data sheet.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,18 @@ BF16_FLOPS = {
 }
 """Stated dense peaks of bfloat16 products, by part of the card's name; the first match."""
 
+BYTES_PER_S = {
+    "B200": 8e12,
+    "H200": 4.8e12,
+    "H100 PCIe": 2.04e12,
+    "H100 NVL": 3.94e12,
+    "H100": 3.35e12,
+    "A100": 2.039e12,
+    "L40": 0.864e12,
+    "L4": 0.3e12,
+}
+"""Stated memory bandwidths, by part of the card's name; the first match."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -57,6 +69,11 @@ class Peaks:
 
 def kv_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * bytes_per_number
+
+
+def int8_bytes_per_token(config: ModelConfig) -> int:
+    """With 8 bits per number, and a scale of 4 bytes per token and head."""
+    return 2 * config.num_layers * config.num_kv_heads * (config.head_dim + 4)
 
 
 def cached_step(
@@ -115,12 +132,23 @@ def measure_bandwidth(device: torch.device, dtype: torch.dtype) -> float:
     return passes * array.nbytes / min(read_s, copy_s / 2)
 
 
+def stated_peaks(device: torch.device) -> Peaks | None:
+    """What the maker states of bfloat16 and memory; None for CPUs and unknown cards."""
+    if device.type != "cuda":
+        return None
+    bytes_per_s, flops_per_s = (_stated(table, device) for table in (BYTES_PER_S, BF16_FLOPS))
+    return Peaks(bytes_per_s, flops_per_s) if bytes_per_s and flops_per_s else None
+
+
+def _stated(table: Mapping[str, float], device: torch.device) -> float:
+    name = torch.cuda.get_device_name(device)
+    return next((value for part, value in table.items() if part in name), 0.0)
+
+
 def training_peak(device: torch.device, dtype: str) -> tuple[float, str]:
     """(FLOP/s of one device, "stated" for bfloat16 on cards we know, else "measured")."""
-    if device.type == "cuda" and dtype != "fp32":
-        name = torch.cuda.get_device_name(device)
-        if stated := next((flops for part, flops in BF16_FLOPS.items() if part in name), 0.0):
-            return stated, "stated"
+    if device.type == "cuda" and dtype != "fp32" and (stated := _stated(BF16_FLOPS, device)):
+        return stated, "stated"
     size = 8192 if device.type == "cuda" else 384
     matrix = torch.randn(size, size, device=device)
     matrix = matrix if dtype == "fp32" else matrix.bfloat16()

@@ -1,2 +1,1 @@
-"""Evaluates a trained model, generates text and measures speed. Read `stage.py`, then
-`bench.py`."""
+"""Evaluates a trained model, generates text and rounds weights. Read `stage.py`."""

@@ -115,39 +115,3 @@ class QuantizeConfig:
     head are always int8."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
     """Where weights are rounded and scored. auto: on a GPU where there is one."""
-
-
-@dataclass(frozen=True)
-class BenchConfig:
-    """The grid of measurements of generation, and what is checked beside it."""
-
-    batches: tuple[int, ...] = (1, 4)
-    """Batch sizes: requests that run together."""
-    prompt_tokens: tuple[int, ...] = (32, 128)
-    """Prompt lengths."""
-    new_tokens: tuple[int, ...] = (16,)
-    """Tokens generated per request; generation does not stop early, and the first token counts as
-    prefill."""
-    repeats: int = 5
-    """Timed repeats of each measurement."""
-    check_tokens: int = 24
-    """Length of the sequence that is split into prefill and decode at several places. Other checks
-    are as long as the grid."""
-    seed: int = 0
-    """Seed of the random prompts."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of weights and cache. auto: bfloat16 on a GPU, float32 elsewhere."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model runs. auto: on a GPU where there is one."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("batches", 1), ("prompt_tokens", 1), ("new_tokens", 2)):
-            values = getattr(self, name)
-            if not values or min(values) < least:
-                raise ConfigError(f"{name} ({list(values)}) must list numbers of at least {least}")
-        if 1 not in self.batches:
-            raise ConfigError(
-                f"batches ({list(self.batches)}) must list 1, which the headline is about; add it"
-            )
-        # Fewer than three repeats have no spread to tell.
-        check_bounds(self, repeats=(3, None), check_tokens=(4, None), seed=(0, None))

@@ -91,6 +91,7 @@ def test_a_stream_that_breaks_off_is_a_failure() -> None:
     assert asyncio.run(ask()).failure == "the stream ended without usage"
 
 
+@pytest.mark.slow
 def test_a_server_of_its_own_process_answers_and_ends_with_its_block(folder: Path) -> None:
     with http_load.served(folder, ServeConfig(port=0), GenerateConfig(device="cpu")) as url:
         asked = random_requests(3, (3, 9), (4, 6), 200, 0)
@@ -98,6 +99,7 @@ def test_a_server_of_its_own_process_answers_and_ends_with_its_block(folder: Pat
     assert "ClientConnectorError" in str(load_server(url, asked, GREEDY)[0].failure)
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_served_is_named(tmp_path: Path) -> None:
     with (
         pytest.raises(RuntimeError, match=r"nothing.* ended before it listened"),
