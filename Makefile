@@ -15,7 +15,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz torture test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-offload bench-overhead exactness settings docs down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz torture test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-infer bench-offload bench-overhead exactness settings docs down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,9 @@ bench-step: $(VENV)/.installed-dev ## Time a training step on the CPU against tr
 
 bench-train: $(VENV)/.installed ## Time training of 1.1 billion weights on GPUs; PEER="python script" runs another engine in turn
 	@$(BIN)/python -m benchmarks.engine.train $(if $(PEER),--peer "$(PEER)") $(ARGS)
+
+bench-infer: $(VENV)/.installed ## Time the answers of models of random weights; PEER="python script" runs another engine in turn
+	@$(BIN)/python -m benchmarks.engine.infer $(if $(PEER),--peer "$(PEER)") $(ARGS)
 
 bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, on the disk of ARGS="--folder DIR", and with weights in memory
 	@$(BIN)/python -m benchmarks.engine.offload $(ARGS)

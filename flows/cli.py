@@ -84,6 +84,10 @@ class Textmill(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str, click.Command, list[str]]:
         name, *rest = args
+        if name == "bench" and _is_own_bench(rest):
+            from flows.commands.bench import bench
+
+            return name, bench, rest
         if found := self.get_command(ctx, name):
             return name, found, rest
         raise ConfigError(f"{name} is not a flow or command; {nearest(name, [*FLOWS, *COMMANDS])}")
@@ -104,6 +108,11 @@ textmill = Textmill(
     options_metavar="",
     subcommand_metavar="FLOW|COMMAND [OVERRIDES]...",
 )
+
+
+def _is_own_bench(words: Sequence[str]) -> bool:
+    """Whether `bench` compares, or measures a folder, instead of running the flow."""
+    return words[:1] == ["compare"] or any(word.startswith("bench.folder=") for word in words)
 
 
 def _check_utf8(arguments: Sequence[str]) -> None:

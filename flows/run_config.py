@@ -22,6 +22,7 @@ from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.config import TrainConfig
 from tasks.analysis.config import AnalysisConfig
+from tasks.bench.config import BenchConfig
 from tasks.clusters.config import ClusterConfig
 from tasks.contamination.config import ContaminationConfig
 from tasks.corpus.named_labels import check_labels
@@ -29,7 +30,6 @@ from tasks.dedup.config import DedupConfig
 from tasks.definitions.features import FEATURES
 from tasks.documents.config import DocumentsConfig
 from tasks.evaluation.config import (
-    BenchConfig,
     EvaluateConfig,
     EvaluateStageConfig,
     GenerateConfig,

@@ -40,7 +40,9 @@ ARCHITECTURE = (ROOT / "docs/architecture.md").read_text("utf-8")
 TRAINING = [(ROOT / f"docs/guides/{n}.md").read_text("utf-8") for n in ("training", "several-gpus")]
 """What their settings are set to is held by tests/flows/tracking/test_training_page.py."""
 PAGES = "\n".join([README, *GUIDES])
-NOT_RUN = re.compile(r"^(make|source|textmill serve|textmill compare) | folder=|/crawl|s3://")
+NOT_RUN = re.compile(
+    r"^(make|source|textmill serve|textmill (bench )?compare) |[ .]folder=|/crawl|s3://"
+)
 """Set-up, a server that stays, and what only the reader has: runs, models, a crawl and a bucket."""
 COMMANDS = sorted({*fenced_commands(PAGES), *inline_commands(PAGES), *inline_commands(TUTORIAL)})
 
@@ -55,13 +57,19 @@ def check_textmill(name: str, arguments: list[str]) -> None:
     arguments = arguments[
         {"explain": 1, "export-shards": 2, "exchange-signatures": 2}.get(name, 0) :
     ]
-    if name == "compare":  # runs and sweeps are words without a sign
+    if name == "compare" or arguments[:1] == ["compare"]:  # runs and sweeps have no sign
         arguments = [argument for argument in arguments if "=" in argument]
     command = cli.textmill.get_command(click.Context(cli.textmill), name)
     assert command is not None
     given = command.make_context(name, arguments).params
     folder = ("folder=",)
-    own = {"gc": ("keep=",), "generate": folder, "serve": folder, "quantize": ("out=", *folder)}
+    own = {
+        "gc": ("keep=",),
+        "bench": ("bench.folder=",),
+        "generate": folder,
+        "serve": folder,
+        "quantize": ("out=", *folder),
+    }
     overrides = [word for word in given["words"] if not word.startswith(own.get(name, ()))]
     if name in ("help", "completion"):
         return

@@ -144,8 +144,11 @@ def launcher(config: RunConfig) -> list[str]:
 
 
 def last_row(command: list[str]) -> Row:
-    """The last JSON line of a command. Raises RuntimeError with what it wrote where there is
-    none."""
+    return json_rows(command)[-1]
+
+
+def json_rows(command: list[str]) -> list[Row]:
+    """The JSON lines of a command. Raises RuntimeError with what it wrote where there is none."""
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -154,8 +157,7 @@ def last_row(command: list[str]) -> Row:
         raise RuntimeError(
             f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}"
         )
-    row: Row = json.loads(rows[-1])
-    return row
+    return [json.loads(row) for row in rows]
 
 
 def measure(config: RunConfig, skip: int) -> Row | None:

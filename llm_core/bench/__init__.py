@@ -1,1 +1,2 @@
-"""Measures prefill and decoding of a model. Read `generation.py`."""
+"""Measures prefill, decoding and loads. Read `answers.py` (what must be right first),
+`generation.py` (the grid), `load.py` (requests that come and wait), then `latency.py`."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from llm_core.infer.cache.rows import MakeCache, place_of, static_cache
 from llm_core.infer.cache.static import CacheOverflow
-from llm_core.infer.equivalence import PIECES, Check, cut, largest
+from llm_core.infer.equivalence import PIECES, Check, RoundedKeys, cut, largest
 from llm_core.model.transformer import Transformer
 
 # B rows · L tokens of a row · T tokens of a pass · D width of the model
@@ -26,9 +26,16 @@ ROWS = 2
 
 @torch.inference_mode()
 def check_layers(
-    model: Transformer, length: int, seed: int, make_cache: MakeCache = static_cache
+    model: Transformer,
+    length: int,
+    seed: int,
+    make_cache: MakeCache = static_cache,
+    int8: bool = False,
 ) -> list[Check]:
-    """Of each layer, the largest |cached - full| of the residual stream behind it and the norm."""
+    """Of each layer, the largest |cached - full| of the residual stream behind it and the norm.
+
+    int8: the cache rounds to 8 bits, and so does the full pass.
+    """
     length = min(length, model.config.max_seq_len)
     generator = torch.Generator().manual_seed(seed)
     shape = ROWS, length, model.config.dim
@@ -39,7 +46,7 @@ def check_layers(
         alone = _alone(model, layer)
 
         def differences(alone: Transformer = alone) -> Iterator[Tensor]:
-            return _differences(alone, stream_BLD, make_cache)
+            return _differences(alone, stream_BLD, make_cache, int8)
 
         checks.append(Check(f"layer_{layer}", largest(differences)))
     return checks
@@ -60,9 +67,11 @@ def _alone(model: Transformer, layer: int) -> Transformer:
     return alone.eval()
 
 
-def _differences(alone: Transformer, stream_BLD: Tensor, make_cache: MakeCache) -> Iterator[Tensor]:
+def _differences(
+    alone: Transformer, stream_BLD: Tensor, make_cache: MakeCache, int8: bool
+) -> Iterator[Tensor]:
     rows, length, _ = stream_BLD.shape
-    full_BLD = alone.hidden(stream_BLD)
+    full_BLD = alone.hidden(stream_BLD, cache=RoundedKeys(alone.config) if int8 else None)
     cache = make_cache(alone, [1] * rows, length - 1)
     for begin, end in cut(length, PIECES):
         positions_BT = cache.positions(end - begin)

@@ -10,7 +10,7 @@ are measured on the machine, not taken from a data sheet.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,18 @@ BF16_FLOPS = {
 }
 """Stated dense peaks of bfloat16 products, by part of the card's name; the first match."""
 
+BYTES_PER_S = {
+    "B200": 8e12,
+    "H200": 4.8e12,
+    "H100 PCIe": 2.04e12,
+    "H100 NVL": 3.94e12,
+    "H100": 3.35e12,
+    "A100": 2.039e12,
+    "L40": 0.864e12,
+    "L4": 0.3e12,
+}
+"""Stated memory bandwidths, by part of the card's name; the first match."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -48,7 +60,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Peaks:
-    """What the device was seen to do: reading a large array, multiplying large matrices."""
+    """What the device was seen to do: reading or copying a large array, multiplying large
+    matrices of random numbers."""
 
     bytes_per_s: float
     flops_per_s: float
@@ -56,6 +69,11 @@ class Peaks:
 
 def kv_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * bytes_per_number
+
+
+def int8_bytes_per_token(config: ModelConfig) -> int:
+    """With 8 bits per number, and a scale of 4 bytes per token and head."""
+    return 2 * config.num_layers * config.num_kv_heads * (config.head_dim + 4)
 
 
 def cached_step(
@@ -92,27 +110,48 @@ def limits(work: Work, elapsed_s: float, peaks: Peaks) -> dict[str, float | str]
 
 def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
     """Best of some repeats after a warm-up: noise may only lower a peak. Half a second on CPUs."""
-    on_gpu = device.type == "cuda"
-    array = torch.ones(
-        (1 << 29 if on_gpu else 1 << 26) // dtype.itemsize, dtype=dtype, device=device
-    )
-    size = 8192 if on_gpu else 768
-    left = torch.ones(size, size, dtype=dtype, device=device)
-    read_s = best_time(array.sum, device)
+    size = 8192 if device.type == "cuda" else 768
+    # Random, as multiplying equal numbers takes less power, so that a GPU clocks higher.
+    left = torch.randn(size, size, device=device).to(dtype)
     multiply_s = best_time(lambda: left @ left, device)
-    return Peaks(array.numel() * array.element_size() / read_s, 2 * size**3 / multiply_s)
+    return Peaks(measure_bandwidth(device, dtype), 2 * size**3 / multiply_s)
+
+
+def measure_bandwidth(device: torch.device, dtype: torch.dtype) -> float:
+    """Bytes per second of reading or of copying a large array, whichever is more; a copy counts
+    what it reads and what it writes."""
+    on_gpu = device.type == "cuda"
+    # So many passes that starting and awaiting them takes no time beside.
+    passes = 20 if on_gpu else 1
+    array = torch.ones(
+        (1 << 30 if on_gpu else 1 << 26) // dtype.itemsize, dtype=dtype, device=device
+    )
+    copy = torch.empty_like(array)
+    read_s = best_time(lambda: [array.sum() for _ in range(passes)], device)
+    copy_s = best_time(lambda: [copy.copy_(array) for _ in range(passes)], device)
+    return passes * array.nbytes / min(read_s, copy_s / 2)
+
+
+def stated_peaks(device: torch.device) -> Peaks | None:
+    """What the maker states of bfloat16 and memory; None for CPUs and unknown cards."""
+    if device.type != "cuda":
+        return None
+    bytes_per_s, flops_per_s = (_stated(table, device) for table in (BYTES_PER_S, BF16_FLOPS))
+    return Peaks(bytes_per_s, flops_per_s) if bytes_per_s and flops_per_s else None
+
+
+def _stated(table: Mapping[str, float], device: torch.device) -> float:
+    name = torch.cuda.get_device_name(device)
+    return next((value for part, value in table.items() if part in name), 0.0)
 
 
 def training_peak(device: torch.device, dtype: str) -> tuple[float, str]:
     """(FLOP/s of one device, "stated" for bfloat16 on cards we know, else "measured")."""
-    if device.type == "cuda" and dtype != "fp32":
-        name = torch.cuda.get_device_name(device)
-        if stated := next((flops for part, flops in BF16_FLOPS.items() if part in name), 0.0):
-            return stated, "stated"
+    if device.type == "cuda" and dtype != "fp32" and (stated := _stated(BF16_FLOPS, device)):
+        return stated, "stated"
     size = 8192 if device.type == "cuda" else 384
-    matrix = torch.ones(
-        size, size, dtype=torch.float32 if dtype == "fp32" else torch.bfloat16, device=device
-    )
+    matrix = torch.randn(size, size, device=device)
+    matrix = matrix if dtype == "fp32" else matrix.bfloat16()
     # Of the three layouts in forward and backward: CPUs without instructions for 16-bit numbers
     # differ by twenty times in them.
     products = (lambda: matrix @ matrix.T, lambda: matrix @ matrix, lambda: matrix.T @ matrix)

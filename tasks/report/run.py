@@ -74,6 +74,10 @@ class Run:
             return None
         if passed is None:
             return "the correctness check of cached decoding was not measured"
+        wrong = [p for p in correctness.rows("answers") if p.value("passed") is False]
+        if wrong:
+            named = ", ".join(f"{p.text('name')}: {p.text('finding')}" for p in wrong)
+            return f"answers of the engine are wrong ({named})"
         if difference is not None:
             shown = significant(difference)
             return f"logits with and without the cache differ by {shown} in float64"

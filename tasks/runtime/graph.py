@@ -91,9 +91,7 @@ _REPORTED = (
         ("documents", "tokenizer", "shards", "train"),
         ("torch", "sacrebleu", "rouge-score"),
     ),
-    Stage(
-        "bench", "tasks.evaluation.bench", "benchmark_model", ("train",), ("torch",), measured=True
-    ),
+    Stage("bench", "tasks.bench.stage", "benchmark_model", ("train",), ("torch",), measured=True),
 )
 _REPORT = Stage(
     "report",

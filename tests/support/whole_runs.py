@@ -46,6 +46,8 @@ SMALL = [
     "bench.new_tokens=[4]",
     "bench.repeats=3",
     "bench.check_tokens=4",
+    "bench.weights=[model]",
+    "bench.concurrencies=[]",
 ]
 
 MEASURED = ("bench", "report")

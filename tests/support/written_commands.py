@@ -22,7 +22,7 @@ TRAIN = (
 MEASURE = (
     "evaluate.max_documents=4 evaluate.max_document_tokens=256 generate.max_new_tokens=4"
     " bench.repeats=3 bench.batches=[1] bench.prompt_tokens=[8] bench.new_tokens=[4]"
-    " bench.check_tokens=4"
+    " bench.check_tokens=4 bench.weights=[model] bench.concurrencies=[]"
 )
 SMALL = [
     *MODEL.split(),

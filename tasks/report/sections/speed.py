@@ -20,11 +20,13 @@ from tasks.report.quantities import (
     significant,
 )
 from tasks.report.run import Run
+from tasks.report.sections.loads import load_values
 
 
 def speed_section(run: Run) -> Section:
     bench = run.metrics("bench")
-    cells = bench.rows("cells")
+    all_cells = bench.rows("cells")
+    cells = [cell for cell in all_cells if _is_headline(cell)]
     headline = f"{compact(bench.number('decode_tok_s'))} tokens per second"
     gains = _gains(cells)
     finding = f"{headline} with the key-value cache"
@@ -47,11 +49,19 @@ def speed_section(run: Run) -> Section:
         or NOT_MEASURED,
         "chart": _chart(cells),
         "spread": _spread_name(cells),
-        "cells": [_row(cell) for cell in cells],
-        "num_skipped": len(bench.sequence("skipped")),
-        "definitions": [
-            (name, foreign(text), "") for name, text in sorted(bench.group("definitions").items())
+        "cells": [_row(cell) for cell in all_cells],
+        "num_skipped": sum(cell.number("batch") is not None for cell in bench.rows("skipped")),
+        "left_out": [
+            (foreign(cell.text("weights") or f"load {cell.text('load')}"), foreign(reason), "")
+            for cell in bench.rows("skipped")
+            if cell.number("batch") is None and (reason := cell.text("reason"))
         ],
+        "definitions": [
+            (name, foreign(text), "")
+            for kind in ("definitions", "load_definitions")
+            for name, text in sorted(bench.group(kind).items())
+        ],
+        **load_values(bench),
     }
     return Section("speed", "Decode speed", finding, values)
 
@@ -61,6 +71,12 @@ def headline_cell(bench: Facts) -> str:
     batch, prompt = Facts(bench.group("headline")).each("batch", "prompt_tokens")
     known = batch is not None and prompt is not None
     return f"; batch {count(batch)}, {count(prompt)} prompt tokens" if known else ""
+
+
+def _is_headline(cell: Facts) -> bool:
+    """Whether a cell has the model's own weights, and a static cache or none."""
+    weights, cache = cell.text("weights") or "model", cell.text("cache") or "static"
+    return (weights, cache) == ("model", "static")
 
 
 def _cell_name(cell: Facts) -> str:
@@ -99,15 +115,22 @@ def _chart(cells: Sequence[Facts]) -> Chart | None:
 def _row(cell: Facts) -> tuple[Any, ...]:
     prefill_s = cell.number("prefill_s", "median")
     return (
-        cell.text("mode") or "–",
+        f"{cell.text('mode') or '–'}{_kind(cell)}",
         *map(count, cell.each("batch", "prompt_tokens", "new_tokens")),
         significant(cell.number("decode_tok_s", "median")),
         _spread(cell),
         NOT_MEASURED if prefill_s is None else f"{significant(1000 * prefill_s)} ms",
         percent(cell.number("mbu")),
         percent(cell.number("mfu")),
+        cell.text("bound") or "–",
         count(cell.number("decode_tok_s", "repeats")),
     )
+
+
+def _kind(cell: Facts) -> str:
+    """Cache and weights of a row, where several were measured."""
+    named = [name for name in (cell.text("cache"), cell.text("weights")) if name]
+    return f", {', '.join(named)}" if named else ""
 
 
 def _spread(cell: Facts) -> str:

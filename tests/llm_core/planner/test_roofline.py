@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from llm_core.infer.cache.rows import decode, prefill, static_cache
 from llm_core.model.transformer import Transformer
+from llm_core.planner import roofline
 from llm_core.planner.roofline import (
     Peaks,
     Work,
@@ -82,3 +83,23 @@ def test_what_binds_a_pass_is_the_larger_share_or_overhead() -> None:
     assert limits(Work(80, 100), 1.0, peaks) == {"mbu": 0.8, "mfu": 0.1, "bound": "bandwidth"}
     assert limits(Work(8, 700), 1.0, peaks)["bound"] == "compute"
     assert limits(Work(20, 100), 1.0, peaks)["bound"] == "overhead"
+
+
+def test_peaks_are_of_random_numbers_and_a_copy_counts_both_ways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Products of ones take less power, so that a GPU clocks higher."""
+    made: list[object] = []
+
+    def timed(work: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+        made.append(work())
+        return 1.0
+
+    monkeypatch.setattr(roofline, "best_time", timed)
+    cpu = torch.device("cpu")
+    peaks = roofline.measure_peaks(cpu, torch.float32)
+    roofline.training_peak(cpu, "fp32")
+    products = [each for each in made if isinstance(each, Tensor)]
+    assert len(products) == 4 and all(product.std() > 1 for product in products)
+    # Reading and copying take equally long, and a copy moves twice as much.
+    assert peaks.bytes_per_s == 2 * (1 << 26)

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from tests.support.data.report_corpus import LANGUAGES, SOURCES
+from tests.support.data.report_loads import load
 
 
 def model_metrics() -> dict[str, Any]:
@@ -148,6 +149,9 @@ def model_metrics() -> dict[str, Any]:
             "cells": [
                 {
                     "mode": mode,
+                    "cache": cache,
+                    "weights": weights,
+                    "bound": "bandwidth",
                     "batch": b,
                     "prompt_tokens": p,
                     "new_tokens": 64,
@@ -168,7 +172,15 @@ def model_metrics() -> dict[str, Any]:
                 }
                 for b in (1, 8)
                 for p in (64, 448)
-                for mode, v in (("cached", 212.0 - p / 10), ("uncached", 41.0 - p / 15))
+                for weights, gain in (("model", 1.0), ("int8", 1.6))
+                for mode, cache, v in (
+                    ("cached", "static", (212.0 - p / 10) * gain),
+                    ("cached", "paged", (190.0 - p / 10) * gain),
+                    ("uncached", None, (41.0 - p / 15) * gain),
+                )
+            ],
+            "loads": [
+                load(target, at_once) for target in ("engine", "http") for at_once in (1, 4, 8)
             ],
             "decode_tok_s": 205.6,
             "prefill_tok_s": 5203.2,

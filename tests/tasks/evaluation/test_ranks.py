@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from llm_core.config import ConfigError
-from llm_core.infer.cache.rows import static_cache
 from llm_core.infer.choice.sampling import GREEDY, SamplingParams
-from tasks.evaluation.bench import measure
+from tasks.bench.config import BenchConfig
+from tasks.bench.stage import measure
 from tasks.evaluation.config import (
-    BenchConfig,
     EvaluateConfig,
     EvaluateStageConfig,
     GenerateConfig,
@@ -85,10 +84,12 @@ def test_two_ranks_score_and_measure_what_one_process_does(run: Run, tmp_path: P
         assert other["val_bpb"]["value"] == pytest.approx(found[0]["val_bpb"]["value"], abs=1e-5)
     config = BenchConfig(
         batches=(1,), prompt_tokens=(8,), new_tokens=(3,), repeats=3, check_tokens=8,
-        device="cpu", tensor_parallel=2,
+        caches=("static",), weights=("model", "int8"), concurrencies=(2,), load_requests=3,
+        arrival_fracs=(), device="cpu", tensor_parallel=2,
     )  # fmt: skip
-    measured = measure(run.train.path / "model", config, static_cache)
+    measured = measure(run.train.path / "model", config)
     assert measured["correctness"]["passed"] and measured["decode_tok_s"] > 0
+    assert [each["load"] for each in measured["skipped"] if "load" in each] == ["http"]
 
 
 @pytest.mark.slow

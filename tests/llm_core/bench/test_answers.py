@@ -1,0 +1,97 @@
+"""Answers that are not those of full passes, or depend on anything but their request, are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from llm_core.bench import answers
+from llm_core.bench.answers import MAX_BEHIND, check_answers, furthest_behind, greedy_behind
+from llm_core.infer.engine import Engine
+from llm_core.infer.requests import NewToken
+from tests.support.engine.small_model import make_model
+
+
+def findings() -> dict[str, str]:
+    return {each.name: each.finding for each in check_answers(make_model(), seed=0)}
+
+
+def test_a_right_engine_passes_every_check() -> None:
+    found = findings()
+    assert list(found) == [
+        "greedy", "batch", "chunks", "preempted", "prefix", "bursts", "stops", "stream",
+    ]  # fmt: skip
+    assert set(found.values()) == {""}
+
+
+def broken_engine(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Engine, list[NewToken]], list[NewToken]]
+) -> None:
+    step = Engine.step
+    monkeypatch.setattr(Engine, "step", lambda self: change(self, step(self)))
+
+
+def test_a_token_that_follows_from_neighbours_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(engine: Engine, told: list[NewToken]) -> list[NewToken]:
+        if engine.num_running > 3:
+            for new in told:
+                answer = new.request.answers[new.choice]
+                answer[-1] = (answer[-1] + 1) % 61
+        return told
+
+    broken_engine(monkeypatch, change)
+    found = findings()
+    assert found["batch"] == "answer 0 differs at token 0" and found["greedy"]
+    assert found["stops"] == ""
+
+
+def test_a_token_that_is_told_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(engine: Engine, told: list[NewToken]) -> list[NewToken]:
+        return [replace(new, id=0) if new.id else new for new in told]
+
+    broken_engine(monkeypatch, change)
+    found = findings()
+    assert found["stream"].startswith("answer ")
+    assert {name for name, finding in found.items() if finding} == {"stream"}
+
+
+def test_an_end_that_is_told_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(engine: Engine, told: list[NewToken]) -> list[NewToken]:
+        ends = [replace(new, id=None) for new in told if new.finish is not None]
+        return [*told, *ends]
+
+    broken_engine(monkeypatch, change)
+    assert findings()["stream"] == "a token was told behind the end of its answer"
+
+
+def test_an_engine_that_passes_its_stop_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = answers.SamplingParams
+
+    def without_stops(**given: Any) -> Any:
+        return real(**{name: value for name, value in given.items() if name != "stop_ids"})
+
+    monkeypatch.setattr(answers, "SamplingParams", without_stops)
+    assert findings()["stops"] == "answer 0 does not end before its stop id"
+
+
+def test_checks_that_exercise_nothing_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    prompts, drawn = [[1, 2]], [[3]]
+    assert "nothing was interrupted" in answers._preempted(model, prompts, drawn, 512).finding
+    monkeypatch.setattr(
+        answers, "_engine", lambda model, **given: Engine(
+            model, answers.EngineConfig(prefix_cache=False), []
+        )
+    )  # fmt: skip
+    assert answers._prefix(model, prompts, drawn).finding == "no prefix was found again"
+
+
+def test_greedy_answers_in_float32_are_the_best_of_full_passes() -> None:
+    model = make_model(dtype=torch.float32)
+    assert greedy_behind(model, seed=0) <= MAX_BEHIND[torch.float32]
+    behind = furthest_behind(model, [[1, 2, 3]], [[0]]), furthest_behind(model, [[1, 2, 3]], [[1]])
+    assert max(behind) > 1
