@@ -85,11 +85,14 @@ class Follower:
 
     def _load(self, number: int, folder: str, dtype: str) -> None:
         rank, world = dist.get_rank(), dist.get_world_size()
-        model = load_share(Path(folder), getattr(torch, dtype), self.device, rank, world)
+        with torch.inference_mode(False):  # weights count their versions
+            model = load_share(Path(folder), getattr(torch, dtype), self.device, rank, world)
         self._objects[number] = model
 
     def _load_whole(self, number: int, folder: str, dtype: str) -> None:
-        self._objects[number] = load_model(Path(folder), getattr(torch, dtype), self.device)
+        with torch.inference_mode(False):
+            model = load_model(Path(folder), getattr(torch, dtype), self.device)
+        self._objects[number] = model
 
     def _run(self, model: int, name: str, shares: list[list[Any]], about: list[Any]) -> None:
         share = [self._read_item(name, item) for item in shares[dist.get_rank() - 1]]

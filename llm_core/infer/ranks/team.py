@@ -36,8 +36,8 @@ from llm_core.process import describe_end
 from llm_core.quantize.formats import Format
 
 POLL_S = 0.1
-NOTICE_S = 2.0
-"""How much later than what it broke the end of a rank may be seen."""
+NOTICE_S = 20.0
+"""How much later than what it broke the end of a rank may be seen: connections end first."""
 END_S = 10.0
 ROOT = Path(__file__).parents[3]
 STORE = "store"
@@ -257,6 +257,8 @@ class Followers:
         self._raise_if_lost()
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             deadline = time.monotonic() + NOTICE_S
             while self.lost is None and time.monotonic() < deadline:
