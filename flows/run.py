@@ -305,7 +305,7 @@ def describe(run: Run) -> str:
         f"store   {run.store.root}/<stage>/<key>",
     ]
     if run.quarantined:
-        file = run.artifacts["ingest"].path / "quarantine.jsonl"
+        file = run.artifacts["ingest"].place / "quarantine.jsonl"
         lines.append(
             f"completed with quarantine: {plural(run.quarantined, 'record')} could not be read,"
             f" see {file}"

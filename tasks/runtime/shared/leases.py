@@ -89,7 +89,11 @@ class _Lease:
             done.set()
             thread.join()
             if self._etag:
-                self._bucket.remove_version(self._name, self._etag)
+                try:
+                    self._bucket.remove_version(self._name, self._etag)
+                except ConfigError as error:
+                    # It ends by itself; what was done under it is whole.
+                    logger.warning("the lease on %s was not given back: %s", self._name, error)
 
     def _renew_until(self, done: threading.Event) -> None:
         while not done.wait(self._lease_s / RENEWALS):

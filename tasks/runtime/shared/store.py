@@ -182,8 +182,14 @@ class SharedStore(Store):
         if isinstance(there, str):
             # Without a record it is an upload that broke off.
             return [] if there == "missing" else [there]
-        with tempfile.TemporaryDirectory(dir=self.root) as folder:
-            return self._fetch(there, Path(folder))
+        wrong: list[str] = []
+        for file in there.record["files"]:
+            with tempfile.TemporaryDirectory(dir=self.root) as folder:
+                target = Path(folder) / file["path"]
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self.bucket.fetch({_object(stage, key, file): target})
+                wrong += find_damage(Path(folder), [file])
+        return wrong
 
     def remove_there(self, stage: str, key: str) -> bool:
         """Remove an artifact from the bucket, its record first; False where somebody makes it."""

@@ -70,7 +70,10 @@ def first_line(process: subprocess.Popen[str]) -> str:
 def end_of(process: subprocess.Popen[str]) -> Any:
     """What a machine says at its end, after it was told to go on."""
     with process:
-        said = process.communicate("go on\n", timeout=60)[0].splitlines()
+        try:
+            said = process.communicate("go on\n", timeout=60)[0].splitlines()
+        finally:
+            process.kill()  # where it has not ended
     return json.loads(said[-1]) if process.returncode == 0 else process.returncode
 
 
@@ -115,10 +118,13 @@ def test_a_living_holder_keeps_its_lease_beyond_its_time(machine: Machine) -> No
         assert free
 
 
+@pytest.mark.parametrize("forced", [False, True])
 def test_a_holder_that_has_lost_its_lease_takes_what_the_other_made(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    forced: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, other = machine("a"), machine("b")
+    if forced:  # both make again what is there
+        publish(machine("c"), make_node(), "before")
     with monkeypatch.context() as still:
         still.setattr(leases, "_has_ended", lambda found: True)  # as after a suspension
         with slow.hold(make_node(), print) as out:
@@ -127,7 +133,7 @@ def test_a_holder_that_has_lost_its_lease_takes_what_the_other_made(
             (out / "data" / "a.txt").write_text("mine")
             got = slow.publish(make_node(), Artifact(out, "ingest"), 1.0, 0.5, "2026-01-01")
     assert got.record == theirs.record and got.file("data/a.txt").read_text() == "theirs"
-    for name in "abc":
+    for name in "abd":
         found = machine(name).find("ingest", "k1")
         assert found is not None and found.file("data/a.txt").read_text() == "theirs"
 
@@ -164,6 +170,17 @@ def test_a_lease_that_cannot_be_renewed_for_a_while_is_kept(
         with held_if_free(machine("b").bucket, "ingest/k1.lease", 2.0) as free:
             assert not free
     assert failed and "was not renewed" in caplog.text
+
+
+def test_a_lease_that_cannot_be_given_back_costs_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(bucket: Bucket, *arguments: Any) -> None:
+        raise ConfigError("s3://… cannot be used")
+
+    monkeypatch.setattr(Bucket, "remove_version", away)
+    assert publish(machine("a"), make_node()).file("data/a.txt").exists()
+    assert "was not given back" in caplog.text
 
 
 def test_runs_of_a_chain_begin_one_after_another_on_two_machines(

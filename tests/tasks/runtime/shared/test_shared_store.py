@@ -111,6 +111,16 @@ def test_an_object_with_other_content_is_refused_and_rebuilt_by_the_next_run(
     assert publish(machine("b"), make_node()).file("data/a.txt").read_text() == "hello"
 
 
+def test_a_check_reads_the_objects_also_where_a_copy_is_sound_and_removes_none(
+    machine: Machine, bucket: Any, url: str
+) -> None:
+    publish(machine("a"), make_node())
+    assert machine("a").check_there("ingest", "k1") == []
+    bucket.put_object(Bucket=BUCKET, Key=object_of(bucket, url), Body=b"HELLO")
+    assert machine("a").check_there("ingest", "k1") == ["data/a.txt has changed content"]
+    assert object_of(bucket, url)
+
+
 @pytest.mark.parametrize("text", [b"{", b'{"schema_version": 99}', b"[]"])
 def test_a_record_that_cannot_be_read_is_damage(
     text: bytes, machine: Machine, bucket: Any, url: str
