@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,12 +27,10 @@ from llm_core.infer.ranks.team import Models, RankLost, open_models
 from llm_core.infer.speculative import ModelDraft, NGramDraft, generate_speculatively
 from llm_core.model.transformer import Transformer
 from llm_core.quantize.model import round_model
-from tasks.runtime.code import ROOT
 from tests.support.engine.published_models import CASES, random_ids, reference
+from tests.support.engine.rank_programs import start_pair
 from tests.support.engine.small_model import make_model
 from tests.support.engine.small_model import random_ids as ids_of
-
-FOLLOWERS = "llm_core.infer.ranks.follow"
 
 
 @pytest.fixture(scope="module")
@@ -167,39 +163,10 @@ def test_a_launcher_with_other_numbers_is_refused(monkeypatch: pytest.MonkeyPatc
         pass
 
 
-def start(folder: Path, program: str) -> subprocess.Popen[str]:
-    """A process of its own that opens two ranks: a process can be in one group at a time."""
-    lines = (
-        "import os, signal, sys, time, torch",
-        "from pathlib import Path",
-        "from llm_core.infer.generation import generate",
-        "from llm_core.infer.choice.sampling import GREEDY",
-        "from llm_core.infer.ranks import team",
-        "def pids():",
-        "    return [p.pid for p in made[0]._processes]",
-        "made, init = [], team.Followers.__init__",
-        "def note(self, *about):",
-        "    made.append(self); init(self, *about)",
-        "team.Followers.__init__ = note",
-        "with team.open_models(2, 'cpu') as models:",
-        f"    model = models.load(Path({str(folder)!r}), torch.float64)",
-        "    generate(model, [[1, 2, 3]], GREEDY, 3)",
-        *(f"    {line}" for line in program.splitlines()),
-    )
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", "\n".join(lines)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.mark.slow
 def test_a_rank_that_dies_ends_what_waits_for_it_in_one_line(folder: Path) -> None:
     killed = "os.kill(pids()[0], signal.SIGKILL)\ngenerate(model, [[1, 2, 3]], GREEDY, 30)"
-    process = start(folder, killed)
+    process = start_pair(folder, killed)
     _, said = process.communicate(timeout=180)
     last = said.splitlines()[-1]
     assert "RankLost: rank 1 of 2 was ended by SIGKILL" in last
@@ -207,7 +174,7 @@ def test_a_rank_that_dies_ends_what_waits_for_it_in_one_line(folder: Path) -> No
 
 @pytest.mark.slow
 def test_ranks_end_with_the_first_one_however_it_ends(folder: Path) -> None:
-    process = start(folder, "print(pids()[0], flush=True)\ntime.sleep(60)")
+    process = start_pair(folder, "print(pids()[0], flush=True)\ntime.sleep(60)")
     assert process.stdout is not None
     follower = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
