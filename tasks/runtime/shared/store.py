@@ -48,6 +48,7 @@ from tasks.runtime.store import Node, Store, waiting_for
 
 logger = get_logger("tasks.runtime.shared")
 MARKER = ".textmill-store"
+WORTH_SAYING_BYTES = 10_000_000
 
 
 class SharedArtifact(Artifact):
@@ -270,7 +271,8 @@ class SharedStore(Store):
             )
         num_bytes = sum(file["size"] for file in there.record["files"])
         self.require_free_disk(stage, num_bytes)
-        logger.info("%s %s: fetching %.1f MB from the store", stage, key, num_bytes / 1e6)
+        if num_bytes > WORTH_SAYING_BYTES:
+            logger.info("%s %s: fetching %.1f MB from the store", stage, key, num_bytes / 1e6)
         if wrong := self._fetch(there, out):
             raise StageFailure(
                 f"{stage} {key} is damaged in {self.bucket.url}: {wrong[0]}; run again to rebuild"
