@@ -85,7 +85,7 @@ def test_a_night_without_anything_new_starts_neither_prefect_nor_mlflow(
     def refused(*arguments: Any) -> None:
         raise AssertionError("Prefect was started")
 
-    monkeypatch.setattr(runs, "_run_under_prefect", refused)
+    monkeypatch.setattr(runs, "_server", refused)
     assert runs.run_point("refresh", words) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert summary["changes"]["before"] == first.record.run_id
