@@ -41,7 +41,10 @@ FLOWS = {
     ),
     "evaluate": FlowEntry("evaluate", "evaluate", "quality of the trained model", "local-evaluate"),
     "bench": FlowEntry(
-        "bench", "bench", "speed of the trained model on this machine", "local-bench"
+        "bench",
+        "bench",
+        "speed of the trained model, or of bench.folder=DIR; compare A B",
+        "local-bench",
     ),
 }
 
