@@ -58,6 +58,7 @@ def compare(words: Sequence[str], as_json: bool, html: str | None) -> int:
         from tasks.report.runs_compared import write_comparison
 
         cells = {"settings": _settings(found), "results": _results(found)}
+        cells["suites"], cells["refused"] = _suites(found)
         say(f"page {write_comparison(found, cells, Path(local_path(html, 'FILE')))}")
     show(json.dumps(found, ensure_ascii=False) if as_json else describe(found))
     return 0
@@ -188,18 +189,25 @@ def _quality(found: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _suite_table(found: Mapping[str, Any]) -> str:
-    """Differences of suites to the first run; only those that hold for all suites are marked."""
+    rows, refused = _suites(found)
+    columns = ("", "suite", "metric", f"to {next(iter(found['runs']))}", "95 %", "p (Holm)")
+    lines = [shortened(f"{row[0]:<3}{row[1]} {row[2]}", COLUMNS) for row in refused]
+    return "\n".join([*([table(columns, rows)] if rows else []), *lines])
+
+
+def _suites(found: Mapping[str, Any]) -> tuple[list[list[str]], list[list[str]]]:
+    """Differences to the first run, those marked that hold for all suites together; and suites that
+    are not compared, with the reason."""
     rows, refused = [], []
     for letter, suites in zip(found["runs"], found["suites"], strict=True):
         for name, one in (suites or {}).items():
             if "refused" in one:
-                refused.append(shortened(f"{letter:<3}{name} {one['refused']}", COLUMNS))
+                refused.append([letter, printable_line(name), one["refused"]])
                 continue
             value = f"{one['value']:+.4f}{'*' if one['verdict'] == 'differs' else ''}"
             shown = [one["metric"], value, _pair(one), f"{one['p_value_of_all']:.3f}"]
-            rows.append([letter, name, *shown])
-    columns = ("", "suite", "metric", f"to {next(iter(found['runs']))}", "95 %", "p (Holm)")
-    return "\n".join([*([table(columns, rows)] if rows else []), *refused])
+            rows.append([letter, printable_line(name), *shown])
+    return rows, refused
 
 
 def _curve_table(found: Mapping[str, Any], chosen: slice) -> str:

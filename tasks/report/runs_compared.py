@@ -15,7 +15,8 @@ TONES = ("a", "b", "r1", "r2")
 
 
 def write_comparison(found: Mapping[str, Any], rows: Mapping[str, Any], file: Path) -> Path:
-    """Write the page; the file it is in. rows: cells of the tables of settings and results."""
+    """Write the page; the file it is in. rows: cells of the tables of settings, results and
+    suites."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(comparison_page(found, rows), "utf-8")
     return file
@@ -39,6 +40,8 @@ def comparison_page(found: Mapping[str, Any], rows: Mapping[str, Any]) -> str:
         "letters": list(found["runs"]),
         "settings": rows["settings"],
         "results": rows["results"],
+        "suites": rows["suites"],
+        "refused": rows["refused"],
         "differences": _differences(found["differences"], names),
         "charts": charts,
         "legend": [(f"line {tone}", name) for name, tone in tones],

@@ -51,7 +51,16 @@ METRICS: dict[str, dict[str, Any]] = {
         "val_bpb": {"value": 1.4, "low": 1.3, "high": 1.5, "num_documents": 1, "num_bytes": 40},
         "unigram_bpb": 4.0,
         "bigram_bpb": 3.0,
-        "suites": {"cloze": {"digest": "d" * 64, "items": 50}},
+        "suites": {
+            "cloze": {
+                "digest": "d" * 64,
+                "items": 30,
+                "shots": 0,
+                "asked": ["acc"],
+                "headline": "acc",
+                "bootstrap_samples": 100,
+            }
+        },
         "eval": {"cloze": {"acc": 0.5, "acc_low": 0.4, "acc_high": 0.6}},
     },
     "bench": {"decode_tok_s": 123.0},

@@ -10,6 +10,8 @@ import pytest
 
 from flows.commands.compare import describe
 from flows.tracking.headline import headline
+from tasks.evaluation.suite_results import ROWS_FILE
+from tasks.evaluation.suite_scores import write_rows
 from tests.flows.conftest import RunCli
 from tests.support import stand_ins
 
@@ -27,6 +29,11 @@ def sweep(
         bits = 10.0 if len(list((tmp_path / "store/evaluate").glob("*"))) else 12.0
         rows = [{"id": str(n), "bits": bits + n, "bytes": 10 + n} for n in range(30)]
         (made.path / "eval.json").write_text(json.dumps({"documents": rows}))
+        # The better model of the two answers every question of its suite rightly.
+        answers = [{"logprob": -1.0}, {"logprob": -2.0 if bits == 10 else -0.5}]
+        known = {"suite": "cloze", "prompt_digest": "p", "label": 0, "choices": answers}
+        items = [known | {"item": str(n), "cluster": str(n)} for n in range(30)]
+        write_rows(items, made.path / ROWS_FILE)
         return made
 
     def trains(*arguments: Any) -> Any:
@@ -57,7 +64,11 @@ def test_points_of_a_sweep_are_compared_by_its_id_in_80_columns(
     assert lines[0].startswith(f"A  {first}") and lines[1].startswith(f"B  {second}")
     assert "optim.lr" in result["out"] and "-0." in result["out"] and "*" in result["out"]
     assert result["out"].count("1.3000…1.5000") == 2, "intervals of both"
-    assert "optim.lr" in page.read_text() and "<svg" in page.read_text()
+    (row,) = (line.split() for line in lines if " cloze " in line)
+    # Alike for all items, so that the interval has no width.
+    assert row == ["B", "cloze", "acc", "+1.0000*", "1.0000…1.0000", "0.000"]
+    shown = page.read_text()
+    assert "optim.lr" in shown and "<svg" in shown and ">cloze</td>" in shown
     found = run_cli("compare", second, first, "--json")["summary"]
     assert found["settings"] == {"optim.lr": [0.002, 0.001]}
     assert found["differences"][1]["value"] > 0 and found["differences"][1]["is_clear"]
