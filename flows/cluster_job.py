@@ -30,7 +30,7 @@ from tasks.runtime.stage import StageFailure, StageInterrupted
 from tasks.runtime.store import now
 
 RESULT_FILE = "result.json"
-IN_JOB = {"cluster.kind": "local", "cluster.submits": "train"}
+IN_JOB = ("cluster.kind=local", "cluster.submits=train")
 # Words and no line for a shell: the first one is the folder.
 FROM_FOLDER = 'cd "$1" && shift && exec "$@"'
 
@@ -92,8 +92,7 @@ def flow_job(command: str, overrides: Sequence[str], config: RunConfig) -> Job:
 
 def overrides_in_job(overrides: Sequence[str]) -> list[str]:
     """The same flow, run where it is."""
-    kept = [text for text in overrides if parse_override(text).key_or_group not in IN_JOB]
-    kept += [f"{name}={value}" for name, value in IN_JOB.items()]
+    kept = [*overrides, *IN_JOB]  # the last word on a setting holds
     given = {parse_override(text).key_or_group for text in overrides}
     # A server of this machine is out of the job's reach; one of the whole site is named.
     if "orchestrator" not in given and "PREFECT_API_URL" not in os.environ:

@@ -12,6 +12,7 @@ from flows.live.announced import LiveRun
 from llm_core.json_files import UnreadableJson, read_json
 from llm_core.training.metric_log import TIMING_FILE, read_rows
 from llm_core.training.status import STATUS_FILE, status_as_written
+from tasks.clusters.job import JOB_FILE, read_job
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,16 @@ class StageProgress:
     total: int
     unit: str
     left_s: float | None
+    waits: str = ""
+    """Of a job of a cluster that is queued: what the scheduler says."""
 
     @property
     def done_frac(self) -> float:
         return self.done / self.total if self.total else 0.0
 
     def __str__(self) -> str:
+        if self.waits:
+            return f"{self.unit} {self.done:,} of {self.total:,}, {self.waits}"
         left = f", {clock(self.left_s)} left" if self.left_s is not None else ""
         return f"{self.unit} {self.done:,} of {self.total:,}{left}"
 
@@ -51,13 +56,16 @@ def _training_progress(run: LiveRun) -> StageProgress | None:
     work = Path(run.store) / ".work" / "train" / str(run.key)
     with suppress(OSError, UnreadableJson):  # the training ends while its files are read
         files = sorted(
-            work.glob(f"out.work/run-*/{STATUS_FILE}"), key=lambda file: file.stat().st_mtime
+            (*work.glob(f"out.work/run-*/{STATUS_FILE}"), *work.glob(f"out.work/run-*/{JOB_FILE}")),
+            key=lambda file: file.stat().st_mtime,
         )
         if not files:
             return None
         folder = files[-1].parent
         total = int(read_json(folder / "config.json")["train"]["num_steps"])
-        step = int(status_as_written(files[-1]).get("step", 0))
+        step = int(status_as_written(folder / STATUS_FILE).get("step", 0))
+        if (job := read_job(folder)).get("phase") == "queued":
+            return StageProgress(step, total, "step", None, f"job {job['id']} {job['words']}")
         timing = read_rows(folder / TIMING_FILE) if (folder / TIMING_FILE).exists() else []
         return StageProgress(step, total, "step", _left_s(timing, total - step))
     return None

@@ -120,6 +120,10 @@ def run_job(
                 return _over(job, job_id, seen, attached=True)
         if seen is None or not seen.is_live:
             job_id = scheduler.find(job)
+        if job_id and (job.folder / STOP_FILE).exists():
+            note(f"{job.name}: {scheduler.kind} job {job_id} was told to stop; waiting for its end")
+            _follow(scheduler, job, job_id, config, watch, log)
+            job_id = None
         attached = job_id is not None
         if job_id is None:
             (job.folder / STOP_FILE).unlink(missing_ok=True)

@@ -28,24 +28,24 @@ class Kubernetes:
         self._resource = "job" if config.num_nodes == 1 else "jobset"
 
     def submit(self, job: Job) -> str:
-        if self._read(job.name):  # an earlier try that has ended
-            self._call(
-                "delete", self._resource, job.name, "--cascade=foreground", f"--timeout={CLEAR_S}s"
-            )
+        job_id = f"{self._resource}/{job.name}"
+        if self._read(job_id):  # an earlier try that has ended
+            self._call("delete", job_id, "--cascade=foreground", f"--timeout={CLEAR_S}s")
         self._call("create", "--filename=-", given=json.dumps(manifest(job, self._config)))
-        return job.name
+        return job_id
 
     def find(self, job: Job) -> str | None:
-        found = self._read(job.name)
+        job_id = f"{self._resource}/{job.name}"
+        found = self._read(job_id)
         if not found or not _sighting(found).is_live:
             return None
         folder = found["metadata"].get("annotations", {}).get(FOLDER_ANNOTATION)
         if folder != str(job.folder):
             raise Refused(
-                f"{self._resource} {job.name} is there and works in {folder}, not in {job.folder};"
+                f"{job_id} is there and works in {folder}, not in {job.folder};"
                 " wait for it or delete it"
             )
-        return job.name
+        return job_id
 
     def look(self, job_id: str) -> Sighting:
         found = self._read(job_id)
@@ -55,14 +55,14 @@ class Kubernetes:
 
     def stop(self, job_id: str) -> None:
         # Pods get SIGTERM and terminationGracePeriodSeconds; `look` says when all are gone.
-        self._call("delete", self._resource, job_id, *_NOT_WAITING, "--cascade=foreground")
+        self._call("delete", job_id, *_NOT_WAITING, "--cascade=foreground")
 
     def kill(self, job_id: str) -> None:
-        pods = "batch.kubernetes.io/job-name" if self._config.num_nodes == 1 else _SET_LABEL
-        self._call("delete", "pod", f"--selector={pods}={job_id}", *_NOT_WAITING, "--now")
+        resource, _, name = job_id.partition("/")
+        self._call("delete", "pod", f"--selector={_POD_LABELS[resource]}={name}", "--now")
 
-    def _read(self, name: str) -> dict[str, Any]:
-        said = self._call("get", self._resource, name, "--ignore-not-found", "--output=json")
+    def _read(self, job_id: str) -> dict[str, Any]:
+        said = self._call("get", job_id, "--ignore-not-found", "--output=json")
         return json.loads(said) if said.strip() else {}
 
     def _call(self, *arguments: str, given: str | None = None) -> str:
@@ -71,7 +71,10 @@ class Kubernetes:
 
 
 _NOT_WAITING = ("--ignore-not-found", "--wait=false")
-_SET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+_POD_LABELS = {
+    "job": "batch.kubernetes.io/job-name",
+    "jobset": "jobset.sigs.k8s.io/jobset-name",
+}
 
 
 def _sighting(found: dict[str, Any]) -> Sighting:

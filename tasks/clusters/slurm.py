@@ -38,6 +38,7 @@ class Slurm:
 
     def submit(self, job: Job) -> str:
         script = job.folder / SCRIPT_FILE
+        script.touch(0o600)  # words of a command may be personal
         script.write_text(batch_script(job, self._config), "utf-8")
         # What describes an allocation that this process runs in is not for the job.
         environment = {

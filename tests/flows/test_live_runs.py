@@ -140,6 +140,19 @@ def test_name_says_what_was_asked_without_places_and_secrets() -> None:
     assert len(run_name("pipeline", ["source.paths=[" + "x" * 999 + "]"])) == 120
 
 
+def test_a_training_whose_job_is_queued_says_so_and_why(places: list[str], tmp_path: Path) -> None:
+    work = tmp_path / "store/.work/train" / ("0" * 16) / "out.work/run-1"
+    work.mkdir(parents=True)
+    write_json(work / "config.json", {"train": {"num_steps": 100}})
+    job = {"id": "12", "phase": "queued", "words": "is queued (Priority)"}
+    write_json(work / "job.json", job)
+    with announced("pipeline", [], compose(places)) as live:
+        live.note_stage("train", "0" * 16)
+        assert str(stage_progress(live)) == "step 0 of 100, job 12 is queued (Priority)"
+        write_json(work / "job.json", job | {"phase": "running"})
+        assert str(stage_progress(live)) == "step 0 of 100"
+
+
 def test_progress_of_a_training_is_read_from_its_files(places: list[str], tmp_path: Path) -> None:
     work = tmp_path / "store/.work/train" / ("0" * 16) / "out.work/run-1"
     work.mkdir(parents=True)

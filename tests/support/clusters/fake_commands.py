@@ -45,7 +45,7 @@ if words[0] == "create":
         sys.exit('Error from server (AlreadyExists): jobs.batch "x" already exists')
     file.write_text(json.dumps({{"object": found, "pids": run(found)}}))
     sys.exit()
-file = STATE / words[2]
+file = STATE / words[1].partition("/")[2]
 if not file.exists():
     sys.exit()
 known = json.loads(file.read_text())

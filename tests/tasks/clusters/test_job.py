@@ -30,6 +30,7 @@ class Scripted:
     calls: list[str] = field(default_factory=list)
     kind: str = "slurm"
     during_submit: Callable[[], None] = lambda: None
+    during_look: Callable[[], None] = lambda: None
 
     def submit(self, job: Job) -> str:
         self.calls.append("submit")
@@ -44,6 +45,7 @@ class Scripted:
         return self.live
 
     def look(self, job_id: str) -> Sighting:
+        self.during_look()
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Refused):
             raise answer
@@ -79,8 +81,9 @@ def test_a_job_is_followed_through_a_requeue_and_each_change_is_told_once(
 def test_the_id_is_on_disk_before_anything_waits_and_gone_once_the_end_was_seen(job: Job) -> None:
     seen: list[str] = []
     scheduler = Scripted([QUEUED, DONE])
-    run(scheduler, job, lambda: seen.append(read_job(job.folder)["id"]))
-    assert seen == ["12"] and not read_job(job.folder)
+    scheduler.during_look = lambda: seen.append(read_job(job.folder)["id"])
+    run(scheduler, job)
+    assert seen == ["12", "12"] and not read_job(job.folder)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -104,6 +107,14 @@ def test_a_job_that_failed_while_nobody_looked_is_submitted_again(job: Job) -> N
     (job.folder / STOP_FILE).touch()
     assert not run(Scripted([GONE, DONE]), job).attached
     assert not (job.folder / STOP_FILE).exists(), "it may be requeued"
+
+
+def test_a_job_that_was_told_to_stop_is_waited_for_and_a_new_one_resumes(job: Job) -> None:
+    write_json(job.folder / JOB_FILE, {"scheduler": "slurm", "id": "11"})
+    (job.folder / STOP_FILE).touch()
+    scheduler = Scripted([RUNNING, RUNNING, DONE, DONE], live="11")
+    assert run(scheduler, job) == Ended("12", "ended as COMPLETED", False)
+    assert scheduler.calls == ["submit"] and not (job.folder / STOP_FILE).exists()
 
 
 def test_a_job_that_vanishes_ends_the_wait_and_says_so(job: Job) -> None:

@@ -150,7 +150,7 @@ def test_an_object_says_how_its_job_stands(
     said: str, phase: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_on_path(tmp_path / "bin", monkeypatch, kubectl=said)
-    seen = Kubernetes(FULL).look(JOB.name)
+    seen = Kubernetes(FULL).look(f"job/{JOB.name}")
     assert seen.phase == phase and words in seen.words
 
 
@@ -158,6 +158,6 @@ def test_a_job_of_the_same_name_in_another_folder_is_not_attached_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_on_path(tmp_path / "bin", monkeypatch, kubectl=answer({"ready": 1}))
-    assert Kubernetes(FULL).find(JOB) == JOB.name
+    assert Kubernetes(FULL).find(JOB) == f"job/{JOB.name}"
     with pytest.raises(Refused, match="works in /work/store/x, not in /work/other"):
         Kubernetes(FULL).find(replace(JOB, folder=Path("/work/other")))

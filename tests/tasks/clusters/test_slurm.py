@@ -206,4 +206,5 @@ def test_a_submission_takes_nothing_of_the_allocation_it_is_made_in(
     job = replace(make_job(tmp_path), environment=given)
     assert Slurm(ClusterConfig("slurm")).submit(job) == "12"
     names = {line.partition("=")[0] for line in (tmp_path / "env").read_text("utf-8").splitlines()}
+    assert (tmp_path / "job.sh").stat().st_mode & 0o077 == 0
     assert "SLURM_CONF" in names and not names & {"SLURM_JOB_ID", "SBATCH_QOS"}
