@@ -50,6 +50,8 @@ def test_a_clear_difference_is_told_from_none(tmp_path: Path) -> None:
     assert found["b"]["verdict"] == "no difference seen at this number of items"
     for one in found.values():
         assert one["p_value"] <= one["p_value_of_all"] <= 2 * one["p_value"]
+    # Of two suites the least counts twice.
+    assert found["a"]["p_value_of_all"] == pytest.approx(2 * found["a"]["p_value"], abs=0)
 
 
 def test_equal_answers_do_not_differ(tmp_path: Path) -> None:
