@@ -25,7 +25,7 @@ class BenchConfig:
     caches: tuple[Cache, ...] = ("static", "paged", "int8")
     """Caches that are compared. static: rows go in step; the headline. paged: blocks, as the
     engine has it. int8: static, 8 bits per number."""
-    weights: tuple[Weights, ...] = ("model", "int8")
+    weights: tuple[Weights, ...] = ("model",)
     """Number formats of weights that are compared. model: as they are, which must be among them."""
     repeats: int = 5
     """Timed repeats of each measurement."""

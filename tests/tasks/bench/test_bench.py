@@ -23,7 +23,8 @@ from tests.support.engine.broken_caches import make_broken
 
 SMALL = BenchConfig(
     batches=(1, 2), prompt_tokens=(4, 8), new_tokens=(3,), repeats=3, check_tokens=8,
-    load_requests=8, load_prompt_tokens=(2, 9), load_new_tokens=(2, 5), concurrencies=(1, 3),
+    weights=("model", "int8"), load_requests=8, load_prompt_tokens=(2, 9), load_new_tokens=(2, 5),
+    concurrencies=(1, 3),
 )  # fmt: skip
 
 
