@@ -53,7 +53,7 @@ def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) ->
     from tasks.kernels.pii.rows import ROW, places_around, take
     from tasks.kernels.pii.shapes import shape_of, shape_table
 
-    checks = Checks(config.regions)
+    checks = Checks(config.regions, config.ip == "public")
     shapes = np.array([shape_of(*sizes) for sizes in checks.phone_shapes], np.int64)
     table = shape_table(shapes)
     masked_types = [config.action_of(name) == "mask" for name in kinds.TYPE_NAMES]
