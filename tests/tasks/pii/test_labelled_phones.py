@@ -132,3 +132,16 @@ def test_plans_take_numbers_as_they_are_dialled_at_home_and_from_abroad() -> Non
         assert is_planned(digits, ("CN",)), digits
     assert not is_planned("2125552368", ("CN",)) and is_planned("12125552368", ("CN", "US"))
     assert not is_planned("2125552368", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("电话：１３９１２３４５６７８。", "电话：<PHONE>。"),
+        ("身份证号：１１０１０５１９４９１２３１００２Ｘ", "身份证号：<NATIONAL_ID>"),
+        ("é user＠example.com x", "é <EMAIL> x"),
+        ("call 212\u2011555\u20112368, jo\u00adhn@x.org", "call <PHONE>, <EMAIL>"),
+    ],
+)
+def test_full_width_signs_and_soft_hyphens_hide_nothing(text, want) -> None:
+    assert scrub(text) == want
