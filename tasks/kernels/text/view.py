@@ -23,7 +23,7 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inlined
-from tasks.kernels.text.addresses import load_word, pointers
+from tasks.kernels.text.addresses import load_word, pointers, store_word
 from tasks.kernels.text.chars import ASCII_HIGH_BITS
 
 NUM_TABLED = 0x10000
@@ -220,6 +220,12 @@ def _write(values, begins, tables, out, new_begins, places):  # type: ignore[no-
                 return -1, 0
             if count + 2 >= most:
                 return 0, -1
+            if i + 8 <= high and load_word(v, i) & ASCII_HIGH_BITS == 0:
+                store_word(o, at, load_word(v, i))
+                at += 8
+                i += 8
+                head, head_at, head_begins = np.int64(v[i - 1]), at - 1, i - 1
+                continue
             if v[i] < 0x80:
                 head, head_at, head_begins = np.int64(v[i]), at, i
                 o[at] = v[i]
