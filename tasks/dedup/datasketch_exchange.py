@@ -73,13 +73,13 @@ def shingle_hashes(text: str, shingle_units: int) -> np.ndarray:
     `hashfunc=int` takes."""
     from tasks.kernels.dedup.shingles import make_scratch, shingle_sets
     from tasks.kernels.text.chars import char_classes, fold_table
+    from tasks.kernels.text.view import view_of
 
     data = np.frombuffer(text.encode("utf-8"), np.uint8)
-    begins = np.array([0, len(data)])
+    view = view_of(data, np.array([0, len(data)]), signs=True)
     tables = (char_classes(), fold_table())
-    hashes, _ = shingle_sets(
-        (data, begins), np.zeros(1, np.int64), shingle_units, tables, make_scratch(begins)
-    )
+    seen, rows = (view.values, view.begins), np.zeros(1, np.int64)
+    hashes, _ = shingle_sets(seen, rows, shingle_units, tables, make_scratch(view.begins))
     return hashes
 
 

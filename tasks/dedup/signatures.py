@@ -69,6 +69,7 @@ def sign_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[str, 
     from tasks.kernels.dedup.minhash import EMPTY, make_permutations
     from tasks.kernels.dedup.shingles import make_scratch, sign_documents
     from tasks.kernels.text.chars import char_classes, fold_table
+    from tasks.kernels.text.view import view_of
 
     documents = read_table(part.payload["documents"], ["id", "text", "source", "added_at", "url"])
     # All measures of quality are read only where one of them decides who survives.
@@ -84,9 +85,10 @@ def sign_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[str, 
     if config.method == "minhash":
         tables = (char_classes(), fold_table())
         permutations = make_permutations(num_perms, config.seed)
-        scratch = make_scratch(begins)
+        view = view_of(buf, begins, signs=True)
+        text, scratch = (view.values, view.begins), make_scratch(view.begins)
         num_shingles = sign_documents(
-            buf, begins, rows, config.shingle_units, tables, permutations, scratch, signatures
+            *text, rows, config.shingle_units, tables, permutations, scratch, signatures
         )
         bands = band_table(signatures, choose_bands(config))
     kept = documents.select(["id", "source", "added_at", "url"]).take(pa.array(rows))
@@ -124,12 +126,14 @@ def shingle_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[st
     """The shingle sets of the rows of a part that were asked for."""
     from tasks.kernels.dedup.shingles import make_scratch, shingle_sets
     from tasks.kernels.text.chars import char_classes, fold_table
+    from tasks.kernels.text.view import view_of
 
-    buf, begins = text_buffers(read_table(part.payload["documents"], ["text"])["text"])
+    texts = read_table(part.payload["documents"], ["text"])["text"]
+    view = view_of(*text_buffers(texts), signs=True)
     rows = np.load(part.payload["rows"])
     tables = (char_classes(), fold_table())
     shingles, sizes = shingle_sets(
-        (buf, begins), rows, config.shingle_units, tables, make_scratch(begins)
+        (view.values, view.begins), rows, config.shingle_units, tables, make_scratch(view.begins)
     )
     np.save(directory / SHINGLES_FILE, shingles)
     np.save(directory / SIZES_FILE, sizes)

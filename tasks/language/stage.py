@@ -115,8 +115,10 @@ def label_texts(
     contradicted."""
     from tasks.kernels.models.softmax_tree import CORRECTED, SEEN_END, SEEN_LETTER
     from tasks.kernels.text.scripts import count_scripts
+    from tasks.kernels.text.view import view_of
 
-    buf, begins = text_buffers(texts)
+    view = view_of(*text_buffers(texts), signs=False)
+    buf, begins = view.values, view.begins
     counts, ends = count_scripts(buf, begins, config.prefix_chars)
     letters = (counts * _LETTERS_OF_A_SIGN)[:, 1:]  # 0 is not a script
     totals, most = letters.sum(axis=1), letters.max(axis=1, initial=0)
@@ -127,7 +129,10 @@ def label_texts(
     scripts[(scripts == SCRIPTS.index("HAN")) & (kana + hangul > MOST_SYLLABLES * totals)] = 0
     tree = _load_tree(model)
     if tree is None:
-        prefixes = pc.utf8_slice_codeunits(texts, 0, config.prefix_chars).to_pylist()
+        prefixes = [
+            buf[begin:end].tobytes().decode()
+            for begin, end in zip(begins[:-1].tolist(), ends.tolist(), strict=True)
+        ]
         try:
             labels, scores, facts = _label_lines(_load_predict(model), prefixes, scripts.tolist())
         except RuntimeError as error:  # of fastText, for NaN

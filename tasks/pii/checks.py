@@ -9,12 +9,13 @@ where all differ; a county is looked up once.
 from __future__ import annotations
 
 import functools
+import ipaddress
 import re
 
 import numpy as np
 
 from tasks.definitions import pii_kinds as kinds
-from tasks.pii.phones import is_international, is_national, phone_shapes
+from tasks.pii.phones import LARGEST, is_international, is_national, is_planned, phone_shapes
 
 ALWAYS = (-9999, 9999)
 """First and last year of a county that was always there."""
@@ -24,8 +25,9 @@ class Checks:
     """Judges of candidates in one text for one configuration; remembers which it has turned
     down."""
 
-    def __init__(self, regions: tuple[str, ...]) -> None:
+    def __init__(self, regions: tuple[str, ...], public_only: bool = False) -> None:
         self._regions = regions
+        self._public_only = public_only
         self.phone_shapes = phone_shapes(regions)
         """Groupings of national numbers; candidates hold a place in them."""
         self._turned_down = np.zeros(0, np.int64)
@@ -46,6 +48,10 @@ class Checks:
                     if by_value
                     else _by_text(kind, values, rows[mine])
                 )
+        if self._public_only:
+            for r in np.flatnonzero(passed & np.isin(rows[:, 3], (kinds.IP4, kinds.IP6))):
+                address = values[rows[r, 1] : rows[r, 2]].tobytes().decode()
+                passed[r] = ipaddress.ip_address(address).is_global
         self._turned_down = np.sort(keys_of(rows, passed))
         return passed
 
@@ -56,6 +62,15 @@ class Checks:
             return np.array([is_international(number) for number in values.tolist()], np.bool_)
         if kind == kinds.LOCAL_PHONE:
             return np.array([self._is_national(value) for value in values.tolist()], np.bool_)
+        if kind in (kinds.PLAIN_PHONE, kinds.LABELLED_PHONE):
+            regions = self._regions
+            if kind == kinds.LABELLED_PHONE:
+                regions = (*regions, *LARGEST)
+            written = [
+                f"{value // kinds.MAX_DIGITS:0{value % kinds.MAX_DIGITS}d}"
+                for value in values.tolist()
+            ]
+            return np.array([is_planned(digits, regions) for digits in written], np.bool_)
         verdicts = are_ids(kind, values)
         if kind == kinds.CN_RIC:
             left = np.flatnonzero(verdicts)

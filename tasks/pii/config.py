@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError, nearest
-from tasks.definitions.pii_kinds import NATIONAL_IDS, TYPE_NAMES, TYPES
+from tasks.definitions.pii_kinds import (
+    CN_MOBILE,
+    NATIONAL_IDS,
+    NATIONAL_PHONES,
+    TYPE_NAMES,
+    TYPES,
+)
 
 DEFAULT_TYPES = tuple(name for name in TYPE_NAMES if name != "NAME")
-DEFAULT_REGIONS = ("US", "CN")
+DEFAULT_REGIONS = ("US", "CN", "JP", "KR", "BR", "FR", "GB", "RU", "IN", "DE")
 MIN_KEY_BYTES = 16
 
 Action = Literal["tag", "mask", "drop_document", "pseudonym"]
@@ -32,7 +38,10 @@ class PiiConfig:
     types: tuple[str, ...] = DEFAULT_TYPES
     """Types of personal data to find. NAME is found by its form alone, and is off by default."""
     regions: tuple[str, ...] = DEFAULT_REGIONS
-    """ISO 3166 regions whose national phone numbers are found; international numbers always are."""
+    """ISO 3166 regions whose national phone numbers are found by form alone. Behind a word for a
+    telephone those of the largest countries are found too; international numbers always are."""
+    ip: Literal["all", "public"] = "all"
+    """Which IP addresses are found: all, or those of the public network alone."""
     national_ids: tuple[str, ...] = tuple(NATIONAL_IDS)
     """National ids that are found with type NATIONAL_ID."""
     addresses_in_words: bool = False
@@ -130,6 +139,10 @@ class PiiConfig:
         """Bits of the kernel's kinds to look for."""
         ids = {NATIONAL_IDS[name] for name in self.national_ids}
         unwanted = set(NATIONAL_IDS.values()) - ids
+        if not self.regions:
+            unwanted |= set(NATIONAL_PHONES)
+        elif "CN" not in self.regions:
+            unwanted.add(CN_MOBILE)
         return sum(1 << kind for name in self.types for kind in TYPES[name] if kind not in unwanted)
 
 

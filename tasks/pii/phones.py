@@ -1,9 +1,11 @@
 """Decides which digits are telephone numbers, by the number plans of `phonenumbers`.
 
 An international number must be valid in the plan of its country code. A national one must be valid
-in a configured region and grouped as that region writes it (STRICT_GROUPING in libphonenumber), so
-that dates, ISBNs, ids and rows of numbers stay. `phone_shapes` gives the groupings to the kernel,
-which passes few candidates. Cost: about a tenth of a millisecond a candidate; verdicts are
+in the plan of a configured region, and grouped as that plan writes it (STRICT_GROUPING in
+libphonenumber), so that dates, ISBNs, ids and rows of numbers stay; regions that share a country
+code share a plan. Behind a word that goes with telephones (`tasks.kernels.pii.phone_labels`) any
+groups will do, and the plans of `LARGEST` count too. `phone_shapes` gives the groupings to the
+kernel, which passes few candidates. Cost: about a tenth of a millisecond a candidate; verdicts are
 remembered. Real text has a few candidates a megabyte; text of nothing but numbers takes minutes.
 """
 
@@ -17,6 +19,14 @@ from tasks.definitions.pii_kinds import MAX_PHONE_SHAPES
 
 MAX_REMEMBERED = 1 << 16
 """Verdicts of each function; one takes some 200 bytes."""
+
+LARGEST = (
+    *("CN", "IN", "US", "ID", "PK", "NG", "BR", "BD", "RU", "MX", "JP", "PH", "EG", "VN", "TR"),
+    *("IR", "DE", "TH", "GB", "FR", "IT", "ZA", "KR", "ES", "AR", "CO", "SA", "AE", "MA", "PL"),
+    *("UA", "PT", "NL", "CH", "AT", "BE", "CL", "PE", "TW", "HK", "MY", "AU"),
+)
+"""Regions whose national numbers are found behind a word that goes with telephones: the twenty
+with most people that have a plan of their own, and those with most text."""
 
 Shape = tuple[int, ...]
 """How many digits each group of a number has."""
@@ -46,7 +56,9 @@ def is_national(number: int, shape: Shape, region: str) -> bool:
         parsed = phonenumbers.parse(digits, region)
     except phonenumbers.NumberParseException:
         return False
-    if not phonenumbers.is_valid_number_for_region(parsed, region):
+    if parsed.country_code != phonenumbers.country_code_for_region(
+        region
+    ) or not phonenumbers.is_valid_number(parsed):
         return False
     ends = list(itertools.accumulate(shape, initial=0))
     # Grouped as the plan prints it, nationally or behind the country code.
@@ -55,6 +67,35 @@ def is_national(number: int, shape: Shape, region: str) -> bool:
         groups == re.findall("[0-9]+", phonenumbers.format_number(parsed, style))
         for style in (PhoneNumberFormat.NATIONAL, PhoneNumberFormat.INTERNATIONAL)
     )
+
+
+@functools.lru_cache(maxsize=MAX_REMEMBERED)
+def is_planned(digits: str, regions: tuple[str, ...]) -> bool:
+    """Whether all digits are a number of one of the plans, as dialled there or from abroad."""
+    return _plans(regions).fullmatch(digits) is not None
+
+
+@functools.lru_cache(maxsize=8)
+def _plans(regions: tuple[str, ...]) -> re.Pattern[str]:
+    from phonenumbers import PhoneMetadata, PhoneNumberFormat, format_number, parse
+
+    # One expression: to ask the package for each region takes three milliseconds a number.
+    kinds = ("fixed_line", "mobile", "toll_free", "shared_cost", "premium_rate", "voip", "uan")
+    forms = []
+    for region in dict.fromkeys(regions):
+        plan = PhoneMetadata.metadata_for_region(region, None)
+        assert plan is not None, region
+        for kind in (getattr(plan, name) for name in (*kinds, "personal_number")):
+            if kind is None or not kind.national_number_pattern or not kind.example_number:
+                continue
+            example = parse(kind.example_number, region)
+            written = re.sub("[^0-9]", "", format_number(example, PhoneNumberFormat.NATIONAL))
+            # The trunk prefix may be left out where numbers are written without.
+            prefixes = [f"(?:00|011)?{plan.country_code}", plan.national_prefix or ""]
+            if not plan.national_prefix or written == kind.example_number:
+                prefixes.append("")
+            forms.append(f"(?:{'|'.join(prefixes)})(?:{kind.national_number_pattern})")
+    return re.compile("|".join(forms) or "(?!)")
 
 
 @functools.lru_cache(maxsize=8)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import unicodedata
 from collections.abc import Callable
 
 import numpy as np
@@ -43,8 +44,11 @@ def _keyed_digest(key: bytes, kind: str, value: bytes) -> str:
 def normal_form(kind: str, value: bytes) -> bytes:
     """One spelling of a value: e-mail in lower case; numbers without what groups them; the rest as
     it is."""
+    # Full-width letters and digits, and signs that show nothing, are spellings of the same.
+    text = unicodedata.normalize("NFKC", value.decode("utf-8")).replace("\u00ad", "")
+    value = text.encode()
     if kind == "EMAIL":
-        return value.decode("utf-8").casefold().encode()
+        return text.casefold().encode()
     if kind in ("CARD", "IBAN", "NATIONAL_ID", "PHONE", "MAC"):
         return bytes(c for c in value.lower() if 48 <= c <= 57 or 97 <= c <= 122 or c == 43)
     return value

@@ -49,11 +49,14 @@ class Spans:
 
 def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) -> Spans:
     """Spans of personal data of documents in one buffer (uint8), document i in [begins[i], begins[i
-    + 1])."""
+    + 1]). Searched is their view (`tasks.kernels.text.view`), and offsets are of the text."""
     from tasks.kernels.pii.rows import ROW, places_around, take
     from tasks.kernels.pii.shapes import shape_of, shape_table
+    from tasks.kernels.text.view import view_of
 
-    checks = Checks(config.regions)
+    view = view_of(values, begins, signs=True)
+    values, begins = view.values, view.begins
+    checks = Checks(config.regions, config.ip == "public")
     shapes = np.array([shape_of(*sizes) for sizes in checks.phone_shapes], np.int64)
     table = shape_table(shapes)
     masked_types = [config.action_of(name) == "mask" for name in kinds.TYPE_NAMES]
@@ -82,7 +85,8 @@ def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) ->
         windows, keys = places_around(rows, begins), keys[:0]
     rows = _joined(found)
     rows = _in_order(rows, rows[:, 1])
-    return Spans(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
+    starts, ends = view.original_starts(rows[:, 1]), view.original_ends(rows[:, 2])
+    return Spans(rows[:, 0], starts, ends, rows[:, 3])
 
 
 def find_spans(text: bytes, config: PiiConfig) -> list[tuple[int, int, str]]:

@@ -19,6 +19,7 @@ def measure_features(
     ones are counted.
     """
     from tasks.kernels.quality.features import STOP_WORDS, measure_texts
+    from tasks.kernels.text.view import view_of
 
     listed = {language: limits.stop_words for language, limits in FINEWEB2.items()}
     listed = {language: words for language, words in listed.items() if words}
@@ -26,7 +27,8 @@ def measure_features(
     lists = None
     if languages is not None:
         lists = np.array([numbers.get(language, 0) for language in languages], np.int64)
-    rows = measure_texts(*text_buffers(texts), [STOP_WORDS, *listed.values()], lists)
+    view = view_of(*text_buffers(texts), signs=False)
+    rows = measure_texts(view.values, view.begins, [STOP_WORDS, *listed.values()], lists)
     return {
         name: rows[:, i].astype(np.int64) if name in COUNTS else rows[:, i].copy()
         for i, name in enumerate(FEATURES)

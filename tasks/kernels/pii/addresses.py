@@ -11,10 +11,14 @@ import numpy as np
 
 from tasks.kernels import inner
 from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, is_any, pack, packed
-from tasks.kernels.pii.context import is_numbering
+from tasks.kernels.pii.context import is_counted, is_numbering
+from tasks.kernels.pii.labels import ADDRESS, CALL, CARD, NAME, label_before
 from tasks.kernels.text.addresses import pointers
 
-MAX_SECTION = 40
+MAX_SECTION, MAX_LOW = 40, 64
+MAX_ADDRESS_CHARS = 24
+_RESOLVERS = packed("8.8.8.8 8.8.4.4 1.1.1.1 1.0.0.1 9.9.9.9 4.2.2.1 4.2.2.2")
+_NOT_OF_ADDRESSES = 1 << NAME | 1 << CALL | 1 << CARD
 _EDGES = np.frombuffer(b"\n\r<>|", np.uint8).astype(np.uint64)  # of lines, elements and cells
 _REFERENCES = packed(
     "section sections sec sect clause clauses chapter chapters appendix paragraph see cf"
@@ -47,10 +51,49 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
         joined = (c == 45 or c == 43 or c == 126) and end + 1 < hi and is_any(v[end + 1], ALNUM)
         if joined and not (c == 45 and _octets(v, end + 1, hi) > 0):
             return -1
-    if is_numbering(v, lo, i):
+    if is_numbering(v, lo, i) or is_counted(v, hi, end):
         return -1
     small = _is_small(v, i, end)
-    return -1 if small and (_is_heading(v, lo, hi, i, end) or _is_referred(v, lo, i)) else end
+    if small and (_is_heading(v, lo, hi, i, end) or _is_referred(v, lo, i)):
+        return -1
+    # Versions and sections have small numbers, one address in two hundred has.
+    if first != 10 and _is_low(v, i, end) and not _is_known(v, i, end):
+        return end if _is_addressed(v, lo, hi, i, end) else -1
+    return end
+
+
+@inner
+def _is_low(v: np.ndarray, i: int, end: int) -> bool:
+    """Whether all four numbers are below `MAX_LOW`."""
+    value = 0
+    for j in range(i, end + 1):
+        if j < end and v[j] != 46:
+            value = value * 10 + (v[j] - np.int64(48))
+        elif value >= MAX_LOW:
+            return False
+        else:
+            value = 0
+    return True
+
+
+@inner
+def _is_known(v: np.ndarray, i: int, end: int) -> bool:
+    """Whether this is a public resolver of names, which everybody writes without words."""
+    return end - i == 7 and contains(_RESOLVERS, pack(v, i, end))
+
+
+@inner
+def _is_addressed(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
+    """Whether signs or the nearest word say that this is an address: [1.2.3.4], //1.2.3.4,
+    @1.2.3.4, 1.2.3.4:80, 1.2.3.4/24."""
+    if i > lo:
+        c = v[i - 1]
+        if c == 91 or c == 64 or (c == 47 and i - 1 > lo and v[i - 2] == 47):
+            return True
+    if end + 1 < hi and (v[end] == 58 or v[end] == 47) and is_any(v[end + 1], DIGIT):
+        return True
+    label, chars, _ = label_before(v, lo, i, _NOT_OF_ADDRESSES)
+    return label == ADDRESS and chars <= MAX_ADDRESS_CHARS
 
 
 @inner

@@ -14,8 +14,11 @@ MAX_CONTEXT_WORDS = 6
 
 _NUMBERINGS = packed(
     "v ver version versions standard standards release released rel section sections sec sect"
-    " chapter clause appendix oid build rev revision"
+    " chapter clause appendix oid build rev revision kernel firmware upgrade paragraph par article"
+    " abschnitt kapitel paragraf artikel chapitre artículo sección seção"
 )
+_WIDE_NUMBERINGS = packed("第 章 节 節 条 款 项 項 本 核 版 號")
+_WIDE_COUNTERS = packed("节 節 章 条 款 项 項 版 号 號")
 _BRIDGES = packed("to from is was and number no nr")
 
 _WORDS_OF = {
@@ -57,6 +60,9 @@ def announced(v: np.ndarray, lo: int, i: int, kind: int) -> bool:
 def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
     """Whether a word or sign before i counts versions, sections or objects."""
     j = _skip_back(v, i, lo, False)
+    # 第, and characters that count or name versions: 章 节 節 条 款 本 核 版 號 号
+    if j - 3 >= lo and v[j - 3] >= 0xE4 and contains(_WIDE_NUMBERINGS, pack(v, j - 3, j)):
+        return True
     if j - 2 >= lo and v[j - 2] == 0xC2 and (v[j - 1] == 0xA7 or v[j - 1] == 0xA0):
         return v[j - 1] == 0xA7 or (j - 4 >= lo and v[j - 4] == 0xC2 and v[j - 3] == 0xA7)
     # >=, ==, ~=, != and the like compare versions; < and > are one sign, so that tags and their
@@ -79,6 +85,14 @@ def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
         if i == k or not contains(_BRIDGES, word):
             return False
     return False
+
+
+@inner
+def is_counted(v: np.ndarray, hi: int, end: int) -> bool:
+    """Whether a character for sections or versions stands behind: 4.11.19.1 节."""
+    if end < hi and v[end] == 32:
+        end += 1
+    return end + 3 <= hi and v[end] >= 0xE4 and contains(_WIDE_COUNTERS, pack(v, end, end + 3))
 
 
 @inner

@@ -1,4 +1,4 @@
-"""Tells which numbers of people begin at a digit: cards, bank accounts, telephones, national ids.
+"""Tells which numbers of people begin at a digit: cards, bank accounts, national ids.
 
 All are rows of digit groups (`groups.py`). Cards and bank accounts are final here; the others get a
 value and are decided by it outside. Vetoed: decimals, names and codes, longer rows of numbers,
@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.definitions import pii_kinds as kinds
 from tasks.kernels import inner
-from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, UPPER, is_any
+from tasks.kernels.pii.bytes import ALNUM, DIGIT, HEX, UPPER, is_any
 from tasks.kernels.pii.context import announced
 from tasks.kernels.pii.groups import (
     BLANK,
@@ -26,9 +26,8 @@ from tasks.kernels.pii.groups import (
     numbers_before,
     value_of,
 )
+from tasks.kernels.pii.labels import ADDRESS, CALL, CARD, NAME, OTHER, label_before
 from tasks.kernels.pii.shapes import shape_of, shape_table
-
-MAX_PHONE_DIGITS, MAX_NATIONAL_DIGITS = 15, 12
 
 _UNSORTED_FORMS: tuple[tuple[tuple[int, ...], int, int, bool], ...] = (
     ((18,), 0, kinds.CN_RIC, False),
@@ -56,6 +55,9 @@ FORM_SHAPES = np.array([shape_of(*sizes) for sizes, _, _, _ in _FORMS], np.int64
 _FORM_SIGNS = np.array([signs for _, signs, _, _ in _FORMS], np.int64)
 _FORM_KIND = np.array([kind for _, _, kind, _ in _FORMS], np.int64)
 _FORM_WEAK = np.array([weak for _, _, _, weak in _FORMS], np.uint8)
+FOUR_FOURS = shape_of(4, 4, 4, 4)
+MAX_TABLE_BYTES = 40
+_NOT_OF_CARDS = 1 << NAME | 1 << CALL | 1 << ADDRESS
 NUM_FORMS = len(_FORMS)
 FORM_TABLE = shape_table(FORM_SHAPES)
 
@@ -79,28 +81,74 @@ def card(v: np.ndarray, lo: int, hi: int, i: int, groups: np.ndarray, count: int
     row of numbers."""
     for k in range(min(count, 5) - 1, -1, -1):
         digits, shape, signs = groups[DIGITS + k], groups[SHAPE + k], groups[SIGNS + k]
-        if digits < 14 or signs > HYPHEN or not _is_card_shape(shape, k + 1):
+        if digits < 13 or signs > HYPHEN or not _is_card_shape(shape, k + 1):
             continue
         end = groups[END + k]
+        if not is_free(v, lo, hi, i, end) or not _is_card_number(v, i, end):
+            continue
+        label, _, _ = label_before(v, lo, i, _NOT_OF_CARDS)
+        if label == CARD:
+            return end
+        # Without a word for it: of a big issuer, and not in a row of numbers or behind the word for
+        # something else. One number of sixteen digits in thirty looks like a card.
+        neighbours = numbers_before(v, lo, i) + numbers_after(v, hi, end)
         if (
-            is_free(v, lo, hi, i, end)
-            and numbers_before(v, lo, i) + numbers_after(v, hi, end) <= 1
-            and _is_card_number(v, i, end)
+            neighbours == 0
+            and label != OTHER
+            and _is_of_big_issuer(v, i, digits)
+            and not _is_in_a_table(v, lo, hi, i, end)
+            and not _is_a_series(v, i, shape)
         ):
             return end
     return -1
 
 
 @inner
+def _is_of_big_issuer(v: np.ndarray, i: int, digits: int) -> bool:
+    two = (v[i] - np.int64(48)) * 10 + v[i + 1] - 48
+    if digits == 15:
+        return two == 34 or two == 37
+    return digits == 16 and (v[i] == 52 or 51 <= two <= 55 or two == 62 or two == 65 or two == 35)
+
+
+@inner
+def _is_in_a_table(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
+    """Whether another long number stands near on the same line: codes and ids stand in rows, cards
+    alone."""
+    for step in (-1, 1):
+        k, run, place = (i - 1 if step < 0 else end), 0, 0
+        while lo <= k < hi and place < MAX_TABLE_BYTES and v[k] != 10:
+            run = run + 1 if is_any(v[k], HEX) else 0
+            if run >= 4 and is_any(v[k], DIGIT):
+                return True
+            k += step
+            place += 1
+    return False
+
+
+@inner
+def _is_a_series(v: np.ndarray, i: int, shape: int) -> bool:
+    """Whether four groups of four are near each other, as neighbours in a list of codes are."""
+    if shape != FOUR_FOURS:
+        return False
+    least, most = 10000, 0
+    for k in range(4):
+        value = value_of(v, i + 5 * k, i + 5 * k + 4)
+        least, most = min(least, value), max(most, value)
+    return most - least < 1000
+
+
+@inner
 def _is_card_shape(shape: int, count: int) -> bool:
-    # Sizes 4-4-4-4, 4-4-4-4-1 to 3, 4-6-5 and 4-6-4 as codes of five bits each.
+    # Sizes 4-4-4-4, 4-4-4-4-1 to 3, 4-6-5 and 4-6-4 as codes of five bits each. Maestro alone has
+    # thirteen digits.
     if count == 1:
         return shape <= 19
     if count == 3:
         return shape >> 5 == 0b00100_00110 and (shape & 31 == 5 or shape & 31 == 4)
     if count == 4:
-        return shape == 0b00100_00100_00100_00100
-    return count == 5 and shape >> 5 == 0b00100_00100_00100_00100 and shape & 31 <= 3
+        return shape == FOUR_FOURS
+    return count == 5 and shape >> 5 == FOUR_FOURS and shape & 31 <= 3
 
 
 @inner
@@ -118,10 +166,16 @@ def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
     for j in range(start, start + 4):
         prefix = prefix * 10 + (v[j] - np.int64(48))
     two = prefix // 100
+    # Maestro and Mir: card() asks for a word besides.
+    maestro = two == 50 or 56 <= two <= 58 or prefix == 6304 or prefix == 6759
+    if maestro or 6761 <= prefix <= 6763:
+        return True
     if length == 15:
         return two == 34 or two == 37  # American Express
     if length == 14:
         return 300 <= prefix // 10 <= 305 or two == 36 or two == 38  # Diners Club
+    if length >= 16 and 2200 <= prefix <= 2204:
+        return True
     if length == 16 and (51 <= two <= 55 or 2221 <= prefix <= 2720):  # Mastercard
         return True
     # Visa; its old numbers of 13 digits would take time stamps and article numbers.
@@ -130,48 +184,6 @@ def _is_card_number(v: np.ndarray, start: int, end: int) -> bool:
     discover = prefix == 6011 or 644 <= prefix // 10 <= 649 or two == 65
     jcb, union_pay = 3528 <= prefix <= 3589, two == 62
     return length >= 16 and (discover or jcb or union_pay)
-
-
-@inner
-def phone_start(v: np.ndarray, lo: int, i: int) -> int:
-    """Where an international number begins whose + stands before the digit i, or -1."""
-    plus = i - 1
-    if plus > lo and (is_any(v[plus - 1], ALNUM) or v[plus - 1] == 43 or v[plus - 1] == 95):
-        return -1
-    return plus if v[i] != 48 else -1
-
-
-@inner
-def local_phone_start(v: np.ndarray, lo: int, hi: int, i: int, first_end: int) -> int:
-    """Where a national number begins with the digit i, its parenthesis included, or -1."""
-    start = i - 1 if i > lo and v[i - 1] == 40 else i
-    if start > lo:
-        c = v[start - 1]
-        # One of . - / _ + $ %
-        sign = 45 <= c <= 47 or c == 95 or c == 43 or c == 36 or c == 37
-        if sign or is_any(c, ALNUM):
-            return -1
-        # Behind digits and a colon, comma or, in a row of numbers, a blank nothing begins.
-        blank_follows = first_end < hi and v[first_end] == 32
-        joined = c == 58 or c == 44 or (c == 32 and blank_follows)
-        if joined and start - 1 > lo and is_any(v[start - 2], DIGIT):
-            return -1
-    return start
-
-
-@inner
-def ends_a_phone(v: np.ndarray, hi: int, end: int) -> bool:
-    """A digit group that a letter ends is a name or a code, except for an extension."""
-    return end >= hi or not (is_any(v[end], ALPHA) or v[end] == 95) or v[end] == 120
-
-
-@inner
-def goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
-    """Whether a national number is only the beginning of a longer row of numbers."""
-    if end + 1 >= hi or not is_any(v[end + 1], DIGIT):
-        return False
-    c = v[end]
-    return c == 45 or c == 46 or c == 47 or (c == 32 and signs & BLANK != 0)
 
 
 @inner

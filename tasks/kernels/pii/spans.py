@@ -22,27 +22,32 @@ from tasks.kernels.pii import numbers
 from tasks.kernels.pii.addresses import ip4, ip6, mac
 from tasks.kernels.pii.bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, is_any
 from tasks.kernels.pii.emails import email, may_be_email
-from tasks.kernels.pii.groups import (
-    DIGITS,
-    DOT,
-    END,
-    HYPHEN,
-    SHAPE,
-    SIGNS,
-    may_begin,
-    read_groups,
-    value_of,
+from tasks.kernels.pii.groups import DIGITS, END, SHAPE, may_begin, read_groups, value_of
+from tasks.kernels.pii.labels import label_before
+from tasks.kernels.pii.phones import (
+    MAX_LABELLED_DIGITS,
+    MAX_NATIONAL_DIGITS,
+    MAX_PHONE_DIGITS,
+    NOT_OF_PHONES,
+    ends_a_phone,
+    follows_abbreviation,
+    local_phone_start,
+    national_phone,
+    phone_start,
+    told_phone,
 )
 from tasks.kernels.pii.rows import ROW
+from tasks.kernels.pii.secrets import assigned_secret, url_password
 from tasks.kernels.pii.shapes import shape_number
 from tasks.kernels.pii.tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, key_end, next_word
 from tasks.kernels.text.addresses import pointers
 
 MAX_ROWS_OF_A_TRIGGER = 40
+_NATIONAL_PHONES = sum(1 << kind for kind in kinds.NATIONAL_PHONES)
 MIN_ROOM = 1024 * ROW
 
 _TRIGGER = np.zeros(256, np.uint8)
-_TRIGGER[list(b"0123456789@:-")] = 1
+_TRIGGER[list(b"0123456789@:-=")] = 1
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -75,7 +80,19 @@ def find_candidates(  # type: ignore[no-untyped-def]
         while i < end:
             full = len(found) - MAX_ROWS_OF_A_TRIGGER * ROW
             i, count = _scan_triggers(
-                v, low, high, i, end, wanted, r, pointers(found), count, full, columns, shapes
+                v,
+                low,
+                high,
+                i,
+                end,
+                wanted,
+                r,
+                pointers(found),
+                count,
+                full,
+                columns,
+                shapes,
+                counts,
             )
             if i < end:
                 found = _grown(found, count)
@@ -99,7 +116,9 @@ def _scan_words(v, low, high, i, stop, wanted, r, found, count, full, letters): 
 
 
 @inner
-def _scan_triggers(v, low, high, i, stop, wanted, r, found, count, full, groups, shapes):  # type: ignore[no-untyped-def]
+def _scan_triggers(  # type: ignore[no-untyped-def]
+    v, low, high, i, stop, wanted, r, found, count, full, groups, shapes, letters
+):
     """Judge triggers from the one at i until none is left or `found` is full: (place of the next
     trigger, count)."""
     while i < stop and count < full:
@@ -112,9 +131,17 @@ def _scan_triggers(v, low, high, i, stop, wanted, r, found, count, full, groups,
             if i + 3 < high and v[i + 3] == c and i > low and is_any(v[i - 1], HEX):
                 start, end = mac(v, low, high, i)
                 count = _put(found, count, wanted, r, start, end, kinds.MAC, 0)
+            if c == 58:
+                start, end = url_password(v, low, high, i)
+                count = _put(found, count, wanted, r, start, end, kinds.SECRET, 0)
+                start, end = assigned_secret(v, low, high, i, letters)
+                count = _put(found, count, wanted, r, start, end, kinds.SECRET, 0)
             if c == 58 and i + 1 < high and (v[i + 1] == 58 or is_any(v[i + 1], HEX)):
                 start, end = ip6(v, low, high, i)
                 count = _put(found, count, wanted, r, start, end, kinds.IP6, 0)
+        elif c == 61:
+            start, end = assigned_secret(v, low, high, i, letters)
+            count = _put(found, count, wanted, r, start, end, kinds.SECRET, 0)
         else:
             end = i
             while end < high and is_any(v[end], DIGIT):
@@ -122,11 +149,11 @@ def _scan_triggers(v, low, high, i, stop, wanted, r, found, count, full, groups,
             before = np.uint8(32) if i == low else v[i - 1]
             if is_any(before, UPPER):
                 count = _after_letters(found, count, wanted, r, v, low, high, i, end)
-            elif not is_any(before, ALNUM | INNER):
+            elif not is_any(before, ALNUM | INNER) or follows_abbreviation(v, low, i):
                 if end < high and v[end] == 46 and end - i <= 3:
                     count = _put(found, count, wanted, r, i, ip4(v, low, high, i), kinds.IP4, 0)
                 if may_begin(v, low, high, i, end):
-                    most = numbers.MAX_PHONE_DIGITS if before == 43 else numbers.MAX_NATIONAL_DIGITS
+                    most = MAX_PHONE_DIGITS if before == 43 else MAX_NATIONAL_DIGITS
                     num_groups = read_groups(v, i, high, groups, most)
                     if num_groups > 0 and groups[DIGITS + num_groups - 1] > 6:
                         count = _digits(
@@ -174,26 +201,28 @@ def _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, shapes
             count = _put(found, count, wanted, r, i, end, kind, value)
             nth += 1
     if i > low and v[i - 1] == 43:
-        start, kind = numbers.phone_start(v, low, i), kinds.PHONE
-        fewest, most = 7, numbers.MAX_PHONE_DIGITS
-    else:
-        start, kind = numbers.local_phone_start(v, low, high, i, groups[END]), kinds.LOCAL_PHONE
-        fewest, most = 9, numbers.MAX_NATIONAL_DIGITS
-    # Without a start the range is empty.
-    for k in range(num_groups - 1 if start >= 0 else -1, -1, -1):
-        end = groups[END + k]
-        if not fewest <= groups[DIGITS + k] <= most or not numbers.ends_a_phone(v, high, end):
-            continue
-        if kind == kinds.LOCAL_PHONE:
-            nth, signs = shape_number(shapes, groups[SHAPE + k]), groups[SIGNS + k]
-            # 252.227-7014 is a clause of some law.
-            mixed = signs & DOT != 0 and signs & HYPHEN != 0
-            if k == 0 or nth < 0 or numbers.goes_on(v, high, end, signs) or mixed:
+        start = phone_start(v, low, i)
+        for k in range(num_groups - 1 if start >= 0 else -1, -1, -1):
+            end = groups[END + k]
+            if 7 <= groups[DIGITS + k] <= MAX_PHONE_DIGITS and ends_a_phone(v, high, end):
+                told = told_phone(v, low, start, groups[DIGITS + k])
+                kind = kinds.TOLD_PHONE if told else kinds.PHONE
+                count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end))
+        return count
+    start = local_phone_start(v, low, high, i, groups[END])
+    if start >= 0 and wanted & _NATIONAL_PHONES:
+        label, chars, crossed = label_before(v, low, start, NOT_OF_PHONES)
+        for k in range(num_groups - 1, -1, -1):
+            end, digits = groups[END + k], groups[DIGITS + k]
+            if not 7 <= digits <= MAX_LABELLED_DIGITS or not ends_a_phone(v, high, end):
                 continue
-            value = value_of(v, i, end) * kinds.MAX_PHONE_SHAPES + nth
-        else:
-            value = value_of(v, i, end)
-        count = _put(found, count, wanted, r, start, end, kind, value)
+            nth = shape_number(shapes, groups[SHAPE + k])
+            kind = national_phone(v, low, high, i, start, groups, k, nth, label, chars, crossed)
+            tail = nth if kind == kinds.LOCAL_PHONE else digits
+            base = kinds.MAX_PHONE_SHAPES if kind == kinds.LOCAL_PHONE else kinds.MAX_DIGITS
+            if kind > 0:
+                value = value_of(v, i, end) * base + tail
+                count = _put(found, count, wanted, r, start, end, kind, value)
     return count
 
 

@@ -51,8 +51,39 @@ _KEYS: tuple[tuple[str, int, int, int], ...] = (
     ("hf_", 37, 37, ALPHA),  # Hugging Face
     ("npm_", 40, 40, ALNUM),
     ("pypi-AgE", 60, 256, TOKEN),
-    ("dop_v1_", 71, 71, HEX),  # DigitalOcean
-    ("shpat_", 38, 38, HEX),  # Shopify
+    ("dop_v1_", 71, 71, HEX),  # DigitalOcean: personal, OAuth, refresh
+    ("doo_v1_", 71, 71, HEX),
+    ("dor_v1_", 71, 71, HEX),
+    ("shpat_", 38, 38, HEX),  # Shopify: access, custom, private, shared
+    ("shpca_", 38, 38, HEX),
+    ("shppa_", 38, 38, HEX),
+    ("shpss_", 38, 38, HEX),
+    # As gitleaks and detect-secrets publish them.
+    ("glptt-", 46, 46, TOKEN),
+    ("glrt-", 25, 25, TOKEN),
+    ("xapp-", 40, 200, TOKEN),
+    ("dapi", 36, 36, HEX),  # Databricks
+    ("key-", 36, 36, HEX),  # Mailgun
+    ("sq0atp-", 29, 29, TOKEN),  # Square
+    ("sq0csp-", 50, 50, TOKEN),
+    ("lin_api_", 48, 48, ALNUM),  # Linear
+    ("PMAK-", 64, 64, TOKEN),  # Postman
+    ("pscale_", 45, 80, TOKEN),  # PlanetScale
+    ("pul-", 44, 44, HEX),  # Pulumi
+    ("r8_", 40, 40, ALNUM),  # Replicate
+    ("glsa_", 46, 46, TOKEN),  # Grafana
+    ("NRAK-", 32, 32, ALNUM),  # New Relic
+    ("rubygems_", 57, 57, TOKEN),
+    ("gsk_", 56, 56, ALNUM),  # Groq
+    ("pplx-", 53, 53, ALNUM),  # Perplexity
+    ("LTAI", 20, 30, ALNUM),  # Alibaba
+    ("AKID", 36, 36, ALNUM),  # Tencent
+    ("xkeysib-", 89, 89, TOKEN),  # Brevo
+    ("ATATT3xF", 180, 256, TOKEN),  # Atlassian
+    ("ntn_", 50, 50, ALNUM),  # Notion
+    ("EZAK", 58, 58, ALNUM),  # EasyPost
+    ("tfp_", 48, 64, TOKEN),  # Typeform
+    ("CLOJARS_", 68, 68, TOKEN),
 )
 # The first eight bytes of a word as one number, and which of its bits a prefix decides.
 _PREFIX = np.array(
@@ -120,7 +151,7 @@ def key_end(v: np.ndarray, hi: int, start: int, end: int, counts: np.ndarray) ->
             (head ^ _PREFIX[n]) & _PREFIX_MASK[n] == 0
             and _SHORTEST[n] <= size <= _LONGEST[n]
             and all_of(v, start + _PREFIX_BYTES[n], end, _ALPHABET[n])
-            and _entropy_bits(v, start + _PREFIX_BYTES[n], end, counts) >= MIN_ENTROPY_BITS
+            and entropy_bits(v, start + _PREFIX_BYTES[n], end, counts) >= MIN_ENTROPY_BITS
         ):
             return end
     return -1
@@ -139,7 +170,7 @@ def _segment_end(v: np.ndarray, dot: int, hi: int) -> int:
 
 
 @inner
-def _entropy_bits(v: np.ndarray, start: int, end: int, counts: np.ndarray) -> float:
+def entropy_bits(v: np.ndarray, start: int, end: int, counts: np.ndarray) -> float:
     """Shannon entropy of the bytes, in bits per byte."""
     bits, size = 0.0, end - start
     for i in range(start, end):

@@ -31,6 +31,9 @@ def is_card(text: str) -> bool:
     ranged = len(digits) >= 16 and digits.isdigit() and 3528 <= int(digits[:4]) <= 3589
     ranged |= len(digits) == 16 and digits.isdigit() and 2221 <= int(digits[:4]) <= 2720
     issued = ranged or re.fullmatch(f"{prefixes}|{later}", digits) is not None
+    mir = "220[0-4][0-9]{12,15}"
+    maestro = "(?:50|5[678]|6304|6759|676[123])[0-9]+"
+    issued |= len(digits) >= 13 and re.fullmatch(f"{mir}|{maestro}", digits) is not None
     return issued and len(digits) <= 19 and bool(luhn.is_valid(digits))
 
 
@@ -106,7 +109,9 @@ def is_national(groups: tuple[str, ...], region: str) -> bool:
         number = phonenumbers.parse("".join(groups), region)
     except phonenumbers.NumberParseException:
         return False
-    if not phonenumbers.is_valid_number_for_region(number, region):
+    if number.country_code != phonenumbers.country_code_for_region(region):
+        return False
+    if not phonenumbers.is_valid_number(number):
         return False
     if len(groups) == 1 and not _has_format(number):
         return False

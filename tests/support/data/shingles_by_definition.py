@@ -21,20 +21,33 @@ def units_by_definition(text: str | bytes) -> list[int]:
 
 
 def units_and_signs_by_definition(text: str) -> list[int]:
-    """The units of what stands between blanks, one after another; where there is none, what stands
-    there itself."""
-    units = []
+    """The units of what stands between blanks, one after another; where there is none, the comment
+    sign that stands there at the beginning of a line."""
+    units, in_comment, at = [], False, 0
     for piece in "".join(" " if TABLES[0][ord(char)] == SPACE else char for char in text).split(
         " "
     ):
         found = units_by_definition(piece)
         if piece and not found:
-            h = 0xCBF29CE484222325
-            for char in piece:
-                h = ((h ^ int(TABLES[1][ord(char)])) * 0x100000001B3) & MASK
-            found = [mix(h)]
+            before = text[:at].rstrip(" \t")
+            if before and before[-1] not in "\r\n":
+                in_comment = in_comment and not piece.endswith("/")
+            else:
+                is_sign = piece[0] in "#;%\"'!>." or piece == "--" or piece[:2] in ("//", "/*")
+                in_comment = in_comment or piece[:2] == "/*"
+                if is_sign or (piece[0] == "*" and in_comment):
+                    found = [mix(_sign_hash(piece))]
+                in_comment = in_comment and piece[:2] != "*/"
         units.extend(found)
+        at += len(piece) + 1
     return units
+
+
+def _sign_hash(piece: str) -> int:
+    h = 0xCBF29CE484222325
+    for char in piece:
+        h = ((h ^ int(TABLES[1][ord(char)])) * 0x100000001B3) & MASK
+    return h
 
 
 def mix(h: int) -> int:

@@ -3,8 +3,12 @@ a neighbour."""
 
 from __future__ import annotations
 
-import numpy as np
+import unicodedata
 
+import numpy as np
+import pytest
+
+from tasks.dedup.datasketch_exchange import shingle_hashes
 from tasks.dedup.near_duplicates import (
     Banding,
     GetSets,
@@ -84,3 +88,18 @@ def test_documents_without_candidates_survive() -> None:
     found = find([[1, 1, 1, 1], [2, 2, 2, 2]], [{1}, {2}])
     assert found.survivor.tolist() == [0, 1]
     assert find([[1, 1, 1, 1]], [{1}]).survivor.tolist() == [0]
+
+
+@pytest.mark.parametrize("case", ["unicode-forms", "typography"])
+def test_copies_that_differ_by_encoding_or_typography_have_the_same_shingles(case: str) -> None:
+    text = "Le matin, la boulangère ouvre déjà sa boutique – près de l’église de la ville."
+    copies = {
+        "unicode-forms": [
+            unicodedata.normalize("NFD", text),
+            text.replace("ouvre", "ou\u00advre"),
+            "".join(chr(ord(c) + 0xFEE0) if "a" <= c <= "z" else c for c in text),
+        ],
+        "typography": [text.replace("–", "-").replace("’", "'"), text.replace("– ", "")],
+    }[case]
+    for copy in copies:
+        assert copy != text and np.array_equal(shingle_hashes(copy, 5), shingle_hashes(text, 5))

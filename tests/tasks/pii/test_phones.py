@@ -125,9 +125,9 @@ def test_verdicts_are_those_of_the_package_everywhere() -> None:
 
 def _found(written: str, region: str) -> bool:
     """Is the number, between words, found as a whole?"""
-    text = f"call {written} now".encode()
+    text = f"saw {written} now".encode()
     spans = find_spans(text, PiiConfig(types=("PHONE",), regions=(region,)))
-    return spans == [(5, len(text) - 4, "PHONE")]
+    return spans == [(4, len(text) - 4, "PHONE")]
 
 
 @pytest.mark.parametrize("kind", [PhoneNumberType.MOBILE, PhoneNumberType.FIXED_LINE])

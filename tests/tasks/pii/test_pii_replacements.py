@@ -188,7 +188,10 @@ def test_without_a_key_nothing_is_kept_that_tells_one_value_from_another(tmp_pat
     """A digest that anybody can make is undone by trying: there are a billion social security
     numbers."""
     made = []
-    for name, text in (("one", "SSN 536-90-4399, 8.8.4.4"), ("two", "SSN 078-05-1121, 9.8.4.4")):
+    for name, text in (
+        ("one", "SSN 536-90-4399, ip 8.8.4.4"),
+        ("two", "SSN 078-05-1121, ip 9.8.4.4"),
+    ):
         write_jsonl(tmp_path / name / "a.jsonl", [{"text": text}])
         source = ingest_files(tmp_path, f"in-{name}", [tmp_path / name / "a.jsonl"])
         made.append(find_pii(source, empty_dir(tmp_path / f"out-{name}"), PiiConfig()))

@@ -1,0 +1,203 @@
+"""Tells which rows of digit groups may be telephone numbers, by their form and the words around.
+
+A number with + is a candidate by its length. A national one needs one of these, from strong to
+weak: a word before it that names a telephone; groups as its region writes them; an area code that
+parentheses or a trunk 0 set apart; eleven digits of a mobile number of China; a word that goes with
+telephones. The nearest word that says something else (an order, an account) turns down those that
+are not grouped as telephones are. What is left goes to the number plans of `tasks.pii.phones`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.definitions import pii_kinds as kinds
+from tasks.kernels import inner
+from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, contains, is_any
+from tasks.kernels.pii.groups import BLANK, DIGITS, DOT, END, HYPHEN, SHAPE, SIGNS, value_of
+from tasks.kernels.pii.labels import (
+    ADDRESS,
+    CALL,
+    CARD,
+    NAME,
+    NONE,
+    NUMBER,
+    OTHER,
+    label_after,
+    label_before,
+)
+from tasks.kernels.pii.shapes import SIZE_BITS, shape_of
+
+MAX_PHONE_DIGITS, MAX_NATIONAL_DIGITS, MAX_LABELLED_DIGITS = 15, 12, 14
+NOT_OF_PHONES = 1 << CARD | 1 << ADDRESS
+NEAR_CHARS, NEXT_CHARS = 24, 5
+"""How far a word decides alone, and how far it decides against a number in groups."""
+
+_LAST_SIZE = (1 << SIZE_BITS) - 1
+_LOCAL_SHAPES = (shape_of(3, 4), shape_of(4, 4), shape_of(7), shape_of(8))
+_TRUNK_SHAPES = (shape_of(3, 7), shape_of(3, 8), shape_of(4, 7), shape_of(4, 8))
+_MOBILE_SHAPES = np.array(
+    [shape_of(*sizes) for sizes in ((11,), (3, 8), (3, 4, 4), (4, 3, 4), (3, 3, 5), (3, 5, 3))],
+    np.int64,
+)
+_JOINS = np.frombuffer(b"#$%&=?@^\\_~", np.uint8).astype(np.uint64)
+"""What joins a number to a longer name."""
+_DATES = (shape_of(4, 2, 2), shape_of(2, 2, 4), shape_of(4, 4))
+_DAY = shape_of(8)
+
+
+@inner
+def phone_start(v: np.ndarray, lo: int, i: int) -> int:
+    """Where an international number begins whose + stands before the digit i, or -1."""
+    plus = i - 1
+    if plus > lo and (is_any(v[plus - 1], ALNUM) or v[plus - 1] == 43 or v[plus - 1] == 95):
+        return -1
+    return plus if v[i] != 48 else -1
+
+
+@inner
+def follows_abbreviation(v: np.ndarray, lo: int, i: int) -> bool:
+    """Whether a dot behind a letter stands before i, as in "Tel.030 901820"."""
+    return i - 2 >= lo and v[i - 1] == 46 and is_any(v[i - 2], ALPHA)
+
+
+@inner
+def local_phone_start(v: np.ndarray, lo: int, hi: int, i: int, first_end: int) -> int:
+    """Where a national number begins with the digit i, its parenthesis included, or -1."""
+    start = i - 1 if i > lo and v[i - 1] == 40 else i
+    if start > lo:
+        c = v[start - 1]
+        # One of . - / _ + $ %
+        sign = 45 <= c <= 47 or c == 95 or c == 43 or c == 36 or c == 37
+        if (sign and not follows_abbreviation(v, lo, start)) or is_any(c, ALNUM):
+            return -1
+        # Behind digits and a colon, comma or, in a row of numbers, a blank nothing begins.
+        blank_follows = first_end < hi and v[first_end] == 32
+        joined = c == 58 or c == 44 or (c == 32 and blank_follows)
+        if joined and start - 1 > lo and is_any(v[start - 2], DIGIT):
+            return -1
+    return start
+
+
+@inner
+def ends_a_phone(v: np.ndarray, hi: int, end: int) -> bool:
+    """A digit group that a letter ends is a name or a code, except for an extension."""
+    return end >= hi or not (is_any(v[end], ALPHA) or v[end] == 95) or v[end] == 120
+
+
+@inner
+def _goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
+    """Whether a national number is only the beginning of a longer row of numbers."""
+    if end + 1 >= hi or not is_any(v[end + 1], DIGIT):
+        return False
+    c = v[end]
+    return c == 45 or c == 46 or c == 47 or (c == 32 and signs & BLANK != 0)
+
+
+@inner
+def told_phone(v: np.ndarray, lo: int, start: int, digits: int) -> bool:
+    """Whether a word before an international number says what it is, whatever its plan says."""
+    label, chars, crossed = label_before(v, lo, start, NOT_OF_PHONES)
+    return digits > 8 and label in (NAME, CALL) and chars <= NEAR_CHARS and not crossed
+
+
+@inner
+def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed):  # type: ignore[no-untyped-def]
+    """Which kind of telephone number the groups from i to group k may be, or 0.
+
+    nth: the place of their shape among those of regions, or -1. label, chars, crossed: as
+    `label_before` gives them.
+    """
+    digits, shape, signs, end = (
+        groups[DIGITS + k],
+        groups[SHAPE + k],
+        groups[SIGNS + k],
+        groups[END + k],
+    )
+    dotted = start == i and start > lo and v[start - 1] == 46
+    # 252.227-7014 is a clause of some law, 10.0.19041.1 a version, 8.8.4.4 an address.
+    if signs & DOT != 0 and (signs & HYPHEN != 0 or dotted or _is_version(groups, k)):
+        return 0
+    if signs & DOT != 0 and end + 1 < hi and v[end] == 46 and is_any(v[end + 1], DIGIT):
+        return 0
+    # 2005-03-23 23 goes on with a clock.
+    if _is_date(v, i, end, shape) or (k > 2 and _is_date(v, i, groups[END + 2], groups[SHAPE + 2])):
+        return 0
+    if label in (NONE, NUMBER) or crossed or (label == OTHER and chars > NEXT_CHARS):
+        after = label_after(v, lo, hi, end)
+        if after != NONE and after < OTHER:
+            label, chars, crossed = after, 0, False
+    if label == NAME and chars <= NEAR_CHARS and not crossed and digits <= MAX_NATIONAL_DIGITS:
+        local = False
+        for n in range(len(_LOCAL_SHAPES)):
+            local = local or shape == _LOCAL_SHAPES[n]
+        if digits > 8 or (local and chars <= NEAR_CHARS // 2):
+            return kinds.TOLD_PHONE
+    far = label != OTHER or chars > NEAR_CHARS
+    if (
+        far
+        and not dotted
+        and not _goes_on(v, hi, end, signs)
+        and _is_cn_mobile(v, lo, hi, i, start, end, digits, shape, signs)
+    ):
+        return kinds.CN_MOBILE
+    # Seconds since 1970 have ten digits, too.
+    weak = label in (CALL, NUMBER) and not crossed
+    weak = weak and not (digits == 10 and k == 0 and v[i] == 49)
+    if digits > 7 and (label == NAME or weak):
+        return kinds.LABELLED_PHONE
+    if dotted or _goes_on(v, hi, end, signs) or (label == OTHER and chars <= NEXT_CHARS):
+        return 0
+    set_apart = start < i and k == 1 and v[groups[END]] == 41 and digits >= 10
+    if k == 1 and v[i] == 48 and signs == HYPHEN:
+        for n in range(len(_TRUNK_SHAPES)):
+            set_apart = set_apart or shape == _TRUNK_SHAPES[n]
+    if set_apart and digits <= MAX_NATIONAL_DIGITS:
+        return kinds.PLAIN_PHONE
+    if k > 0 and nth >= 0 and 9 <= digits <= MAX_NATIONAL_DIGITS:
+        return kinds.LOCAL_PHONE
+    return 0
+
+
+@inner
+def _is_cn_mobile(v, lo, hi, i, start, end, digits, shape, signs):  # type: ignore[no-untyped-def]
+    """Whether these are the eleven digits of a mobile number of China, joined to no longer name."""
+    if digits != 11 or v[i] != 49 or v[i + 1] < 51 or signs & DOT != 0:
+        return False
+    if start > lo and contains(_JOINS, np.uint64(v[start - 1])):
+        return False
+    if end < hi and contains(_JOINS, np.uint64(v[end])):
+        return False
+    fits = False
+    for n in range(len(_MOBILE_SHAPES)):
+        fits = fits or shape == _MOBILE_SHAPES[n]
+    return fits
+
+
+@inner
+def _is_version(groups: np.ndarray, k: int) -> bool:
+    """Whether these groups between dots have none of four digits, or one of a single digit behind
+    the first."""
+    longest, shape = np.int64(0), groups[SHAPE + k]
+    for _ in range(k):
+        size = shape & _LAST_SIZE
+        if size == 1:
+            return True
+        longest, shape = max(longest, size), shape >> SIZE_BITS
+    return k == 3 and max(longest, shape) < 4
+
+
+@inner
+def _is_date(v: np.ndarray, i: int, end: int, shape: int) -> bool:
+    """Whether these groups are a day or two years."""
+    value = value_of(v, i, end)
+    if shape == _DATES[1]:
+        day, month, year = value // 1_000_000, value // 10_000 % 100, value % 10_000
+        return 1800 <= year < 2100 and 1 <= min(day, month) <= 12 and max(day, month) <= 31
+    year, rest = value // 10_000, value % 10_000
+    if year < 1800 or year >= 2100:
+        return False
+    if shape == _DATES[2] and 1800 <= rest < 2100:
+        return True
+    month, day = rest // 100, rest % 100
+    return (shape == _DATES[0] or shape == _DAY) and 1 <= month <= 12 and 1 <= day <= 31

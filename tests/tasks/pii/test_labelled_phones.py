@@ -1,0 +1,147 @@
+"""National telephone numbers are found as people write them: unbroken, and by the words around."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+
+from tasks.definitions import number_words
+from tasks.kernels.pii.labels import ADDRESS, CALL, CARD, NAME, NONE, NUMBER, OTHER, label_before
+from tasks.kernels.text.addresses import pointers
+from tasks.pii.config import PiiConfig
+from tasks.pii.phones import is_planned
+from tasks.pii.scrub import scrub
+from tasks.pii.spans import find_spans
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("手机：13912345678", "手机：<PHONE>"),
+        ("电话：021-58881234，传真 010-62511111", "电话：<PHONE>，传真 <PHONE>"),
+        ("张三 13912345678", "张三 <PHONE>"),
+        ("Phone: 2125552368", "Phone: <PHONE>"),
+        ("{'phone_number': '2125552368'}", "{'phone_number': '<PHONE>'}"),
+        ("(212)5552368", "<PHONE>"),
+        ("(514) 398-3709", "<PHONE>"),  # Canada shares the plan of the United States
+        ("Tel.030 901820, Fax 030/901821", "Tel.<PHONE>, Fax <PHONE>"),
+        ("Tel. 555-0199", "Tel. <PHONE>"),
+        ("Appelez le 06.12.34.56.78", "Appelez le <PHONE>"),
+        ("Мобильный: 8 (912) 345-67-89", "Мобильный: <PHONE>"),
+        ("ПОЗВОНИТЕ 89123456789", "ПОЗВОНИТЕ <PHONE>"),
+        ("फ़ोन 9876543210", "फ़ोन <PHONE>"),
+        ("بالهاتف 01012345678", "بالهاتف <PHONE>"),
+        ("13912345678（手机）", "<PHONE>（手机）"),
+        ("call Dr. Smith at 2125552368", "call Dr. Smith at <PHONE>"),
+        ("TEL: +225 05775748", "TEL: <PHONE>"),  # of a plan that has changed
+    ],
+)
+def test_national_numbers_are_found_by_form_and_by_the_words_around(text, want) -> None:
+    assert scrub(text) == want
+
+
+@pytest.mark.parametrize("text", ["田中（03-3859-3853）までご連絡ください", "9876543210 पर कॉल करें"])
+def test_words_behind_a_number_count_where_the_verb_comes_last(text) -> None:
+    assert "<PHONE>" in scrub(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "订单号 13912345678, 账号：13912345678",
+        "id: 13912345678, order 2125552368",
+        "2125552368 and 021 58881234 and 13912345678901",
+        "if you call, quote the order number 2125552368",
+        "iPhone 2125552368, hotel 2125552368, a FONT=2125552368",
+        "a call to it 2005-03-23 23:47:11; telephone 1876 1890; phone: 2024-01-15; tel. 20240115",
+        "calling at 1700000000",
+        "mail.hotline.fr [212.155.65.117x] phone 10.0.19041.1 doi:10.1016/j.cell.2008.10.015",
+        "Message-Id: 18090200013$102192 &p=13912345678&q",
+        "We like to call. Then 2125552368 came out.",
+    ],
+)
+def test_numbers_of_other_things_stay(text) -> None:
+    assert "<PHONE>" not in scrub(text)
+
+
+def test_word_before_number_says_of_what_it_is() -> None:
+    assert scrub("the number 2125552368, the order number 2125552369") == (
+        "the number <PHONE>, the order number 2125552369"
+    )
+
+
+def test_nearest_word_decides() -> None:
+    assert scrub("order 2125552368, call 2125552369") == "order 2125552368, call <PHONE>"
+    assert scrub("call 2125552368, order 2125552369") == "call <PHONE>, order 2125552369"
+
+
+def test_without_regions_no_national_number_is_found_behind_any_word() -> None:
+    text = "手机：13912345678 Phone: (212) 555-2368".encode()
+    assert find_spans(text, PiiConfig(regions=())) == []
+
+
+def test_mobile_numbers_of_china_are_found_by_form_where_china_is_a_region() -> None:
+    assert len(find_spans(b"saw 13912345678", PiiConfig(regions=("CN",)))) == 1
+    assert find_spans(b"saw 13912345678", PiiConfig(regions=("US",))) == []
+
+
+@numba.njit
+def _label(v: np.ndarray) -> tuple[int, int, bool]:  # type: ignore[no-untyped-def]
+    return label_before(pointers(v), 0, len(v) - 8, 0)
+
+
+def _meaning(text: str) -> int:
+    return _label(np.frombuffer(text.encode() + b"12345678", np.uint8))[0]
+
+
+def test_each_word_says_what_its_list_says() -> None:
+    known: dict[str, int] = {}
+    for meaning, words in (
+        (NAME, number_words.NAMES),
+        (CALL, number_words.CALLS),
+        (OTHER, number_words.OTHERS),
+        (CARD, number_words.CARDS),
+        (ADDRESS, number_words.ADDRESSES),
+        (NUMBER, number_words.NUMBERS),
+    ):
+        for entry in words.split():
+            known.setdefault(entry.strip("-").replace("_", " "), meaning)
+    wrong = {
+        word: (_meaning(spelling), meaning)
+        for word, meaning in known.items()
+        for spelling in (f"{word} ", f" {word.capitalize()}: ", f"，{word}：")
+        if _meaning(spelling) != meaning
+    }
+    assert wrong == {}
+
+
+def test_words_end_and_begin_where_their_script_has_borders() -> None:
+    assert [_meaning(text) for text in ("hotel ", "teller ", "tel ", "phoneNumber ")] == [
+        NONE,
+        NONE,
+        NAME,
+        NAME,
+    ]
+    assert _meaning("我的电话号码是") == NAME and _meaning("Kundentelefonnummer ") == NAME
+    assert _meaning("phone <b> ") == _meaning("phone\n\n") == _meaning("phone " + "x" * 41) == NONE
+
+
+def test_plans_take_numbers_as_they_are_dialled_at_home_and_from_abroad() -> None:
+    for digits in ("13912345678", "8613912345678", "008613912345678", "02158881234"):
+        assert is_planned(digits, ("CN",)), digits
+    assert not is_planned("2125552368", ("CN",)) and is_planned("12125552368", ("CN", "US"))
+    assert not is_planned("2125552368", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("电话：１３９１２３４５６７８。", "电话：<PHONE>。"),
+        ("身份证号：１１０１０５１９４９１２３１００２Ｘ", "身份证号：<NATIONAL_ID>"),
+        ("é user＠example.com x", "é <EMAIL> x"),
+        ("call 212\u2011555\u20112368, jo\u00adhn@x.org", "call <PHONE>, <EMAIL>"),
+    ],
+)
+def test_full_width_signs_and_soft_hyphens_hide_nothing(text, want) -> None:
+    assert scrub(text) == want
