@@ -21,6 +21,7 @@ from torch import Tensor
 
 from llm_core.infer.answers import Choice
 from llm_core.infer.bursts import Bursts, Start
+from llm_core.infer.cache.attention import any_length
 from llm_core.infer.cache.blocks import BlockPool
 from llm_core.infer.cache.paged import PagedCache, Pass
 from llm_core.infer.cache.rows import MakesCaches, make_cache, place_of
@@ -60,6 +61,9 @@ class Engine:
         self.bursts = Bursts(model, self.cache, num_blocks, self.burst_tokens)
         # Tokens are chosen here, and other processes wait for them.
         self._is_alone = not isinstance(model, MakesCaches)
+        self.splits_passes = self.device.type == "cuda"
+        """Whether decodes beside prompts are a pass of their own: a captured step takes less time
+        than the attention of as many sequences, one by one."""
         self.edits = LogitEdits(model.config.vocab_size, self.device)
         self.num_prefix_tokens = self.num_preemptions = self.num_computed_tokens = 0
         self._choices: dict[Running, Choice] = {}
@@ -139,6 +143,22 @@ class Engine:
         count = self._burst_tokens(plan)
         if count > 0:
             return self._burst(plan, count)
+        told: list[NewToken] = []
+        if self.splits_passes and self._is_alone:
+            decodes, plan = self._apart(plan)
+            told = self._burst(decodes, 1) if decodes.pieces else []
+        return told + (self._pass(plan) if plan.pieces else [])
+
+    def _apart(self, plan: Plan) -> tuple[Plan, Plan]:
+        """Decodes that a burst can compute, and the rest."""
+        pieces: dict[bool, list[Piece]] = {True: [], False: []}
+        for piece in plan.pieces:
+            choice = self._choices[piece.sequence]
+            is_decode = piece.end - piece.begin == 1 and piece.needs_logits
+            pieces[is_decode and bool(choice.answer) and choice.is_plain].append(piece)
+        return Plan(pieces[True], []), Plan(pieces[False], [])
+
+    def _pass(self, plan: Plan) -> list[NewToken]:
         coming = Pass.of(
             [piece.sequence.tokens[piece.begin : piece.end] for piece in plan.pieces],
             [piece.end for piece in plan.pieces],
@@ -148,7 +168,8 @@ class Engine:
         )
         self.cache.begin(coming)
         ids_1N, positions_1N = coming.ids_N[None], coming.positions_N[None]
-        hidden_ND = self.model.hidden(ids_1N, positions_1N, self.cache)[0]
+        with any_length():
+            hidden_ND = self.model.hidden(ids_1N, positions_1N, self.cache)[0]
         self.scheduler.computed(plan)
         place = 0
         ready: list[tuple[Choice, int]] = []

@@ -9,15 +9,31 @@ one of some queries, so memory grows with the keys and not with their square.
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # B rows · H query heads · G key/value heads · R query heads that share one · Q queries of this pass
 # K keys, those of this pass included · D width of a head
 
 MASKED_QUERIES = 128
 """Queries that share one mask: large enough for full tiles, small beside the keys."""
+
+
+PLAIN_KERNELS = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+def any_length() -> contextlib.AbstractContextManager[None]:
+    """Within, torch attends by kernels that take every length at once: those of cuDNN, which it
+    prefers on new GPUs, are planned anew for each, which takes longer than a pass."""
+    return sdpa_kernel(PLAIN_KERNELS)
 
 
 def attend_keys(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, window: int = 0) -> Tensor:

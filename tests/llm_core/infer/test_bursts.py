@@ -17,11 +17,14 @@ from tests.support.engine.small_model import make_model, random_ids
 LIVELY = SamplingParams(temperature=1.5, seed=4, top_k=20, top_p=0.95)
 
 
-def answers(model: Transformer, burst_tokens: int, **values: Any) -> list[list[list[int]]]:
+def answers(
+    model: Transformer, burst_tokens: int, splits: bool = False, **values: Any
+) -> list[list[list[int]]]:
     """Of twenty requests that come, are cancelled and end at different times."""
     moments = random.Random(5)
     roomy = {"cache_tokens": 256, "block_tokens": 4, "budget_tokens": 16, "max_running": 5}
     engine = Engine(model, EngineConfig(burst_tokens=burst_tokens, **(roomy | values)), [7])
+    engine.splits_passes = splits
     requests = []
     for number in range(20):
         params = LIVELY if number % 2 else GREEDY
@@ -33,6 +36,15 @@ def answers(model: Transformer, burst_tokens: int, **values: Any) -> list[list[l
         engine.step()
     assert engine.num_used_blocks == 0
     return [request.answers for request in requests]
+
+
+@pytest.mark.parametrize("burst_tokens", [1, 4])
+def test_decodes_give_their_tokens_apart_from_prompts_too(burst_tokens: int) -> None:
+    model = make_model()
+    assert answers(model, burst_tokens, splits=True) == answers(model, 1)
+    # So few blocks that answers are interrupted.
+    tight = {"cache_tokens": 64, "max_running": 5}
+    assert answers(model, burst_tokens, splits=True, **tight) == answers(model, 1, **tight)
 
 
 @pytest.mark.parametrize("burst_tokens", [2, 3, 8])
