@@ -43,7 +43,7 @@ def test_decodes_give_their_tokens_apart_from_prompts_too(burst_tokens: int) -> 
     model = make_model()
     assert answers(model, burst_tokens, splits=True) == answers(model, 1)
     # So few blocks that answers are interrupted.
-    tight = {"cache_tokens": 64, "max_running": 5}
+    tight: dict[str, Any] = {"cache_tokens": 64, "max_running": 5}
     assert answers(model, burst_tokens, splits=True, **tight) == answers(model, 1, **tight)
 
 
