@@ -206,6 +206,8 @@ def test_sweep_runs_each_point_and_survives_a_bad_one(
     result = run_cli("run", "-m", "tokenizer.vocab_size=300,400")
     assert result["code"] == 0, result["err"]
     summaries = [json.loads(line) for line in result["out"].splitlines() if line.startswith("{")]
+    *summaries, swept = summaries  # the last line is that of the sweep
+    assert swept["runs"] == 2 and swept["failed"] == 0
     assert len({s["stages"]["tokenizer"]["key"] for s in summaries}) == 2
     assert len({s["stages"]["documents"]["key"] for s in summaries}) == 1
     assert not (tmp_path / "outputs").exists() and not (tmp_path / "multirun").exists()

@@ -11,7 +11,7 @@ import pytest
 
 from flows.commands.unused import remove, unused
 from tasks.runtime.store import Node
-from tests.flows.commands.test_unused import KEYS, make_store
+from tests.support.unused_store import KEYS, make_store
 
 
 def test_parts_stay_while_a_stage_is_at_work_on_them_whatever_its_key(tmp_path: Path) -> None:

@@ -86,13 +86,13 @@ def test_a_night_without_anything_new_starts_neither_prefect_nor_mlflow(
         raise AssertionError("Prefect was started")
 
     monkeypatch.setattr(runs, "_server", refused)
-    assert runs.run_point("refresh", words) == 0
-    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    summary = runs.run_once("refresh", words)
+    assert summary == json.loads(capsys.readouterr().out.splitlines()[-1])
     assert summary["changes"]["before"] == first.record.run_id
     assert summary["changes"]["nothing_new"] and summary["mlflow_uri"] is None
     for more in (["force=[shards]"], ["tokenizer.vocab_size=290"], ["refresh.series=new"]):
         with pytest.raises(AssertionError, match="Prefect was started"):
-            runs.run_point("refresh", [*words, *more])
+            runs.run_once("refresh", [*words, *more])
 
 
 def test_a_shift_in_new_documents_is_drift_and_more_of_the_same_is_none(nights: Nights) -> None:

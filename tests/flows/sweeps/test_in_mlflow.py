@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flows.stops import Terminated
+from flows.tracking.mlflow_log import SWEEP_TAG
 from tests.flows.conftest import RunCli
 from tests.support import stand_ins
 from tests.support.tracked_runs import Tracked
@@ -39,7 +40,7 @@ def test_a_search_that_resumes_continues_its_run(
     (again,) = (run for run in tracked.parents() if "flow" not in run.data.tags)
     assert again.info.run_id == sweep.info.run_id and again.info.status == "FINISHED"
     points = [run for run in tracked.parents() if "flow" in run.data.tags]
-    assert {run.data.tags["mlflow.parentRunId"] for run in points} == {sweep.info.run_id}
+    assert {run.data.tags[SWEEP_TAG] for run in points} == {sweep.data.tags[SWEEP_TAG]}
     best = max(points, key=lambda run: run.data.metrics.get("val_bpb", 0.0))
     assert again.data.tags["best_run"] == best.info.run_id
     assert [run.info.status for run in points] == ["FINISHED", "KILLED", "FINISHED", "FINISHED"]

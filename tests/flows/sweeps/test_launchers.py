@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.tracking.mlflow_log import SWEEP_TAG
 from flows.tracking.runs import default_uri
 from tests.support.tracked_runs import Tracked
 from tests.support.whole_runs import kill_tree, make_corpus, run, started, summary, wait_for
@@ -29,7 +30,7 @@ def test_points_at_once_make_a_stage_once_and_are_each_tracked(tmp_path: Path) -
     assert sorted(run.info.run_name for run in points) == [f"train.seed={n}" for n in (1, 2, 3)]
     for one in (sweep, *points):
         assert one.info.status == "FINISHED", one.info.run_name
-    assert {run.data.tags["mlflow.parentRunId"] for run in points} == {sweep.info.run_id}
+    assert {run.data.tags[SWEEP_TAG] for run in points} == {sweep.data.tags[SWEEP_TAG]}
     assert {record["mlflow_run_id"] for record in records} == {run.info.run_id for run in points}
     made = [run for run in tracked.runs() if run.data.tags.get("stage") == "ingest"]
     assert len(made) == 1, "two points found what the third one made"

@@ -42,11 +42,12 @@ def test_a_layer_gives_the_product_in_float64_within_the_rounding_of_its_input(
     bias = random(outputs, seed=2) if has_bias else None
     layer, x_MK = RoundedLinear(rounded, bias), random(rows, inputs, seed=3)
     weight_NK = restore(rounded, torch.float64)
-    expected = x_MK.double() @ weight_NK.t() + (0 if bias is None else bias.double())
+    product = x_MK.double() @ weight_NK.t()
+    expected = product + (0 if bias is None else bias.double())
     found = layer(x_MK)
     assert found.dtype == torch.float32 and found.shape == (rows, outputs)
     # int4's kernel also rounds its sums.
-    bound = error_bound(x_MK.double(), weight_NK, OF_X[format]) + expected.abs() * (
+    bound = error_bound(x_MK.double(), weight_NK, OF_X[format]) + product.abs() * (
         1 / 256 if format == "int4" else 0
     )
     assert bool(((found - expected).abs() <= bound).all())
