@@ -111,11 +111,6 @@ def listed_points(found: Sequence[Dimension]) -> list[list[str]]:
     return [list(point) for point in product(*named)]
 
 
-def sweep_points(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[list[str]]:
-    """Every combination of `a=1,2 b=x,y`."""
-    return listed_points(dimensions(overrides, conf_dir))
-
-
 def corners(found: Sequence[Dimension]) -> list[list[str]]:
     """The first value of every dimension, and each further value of one of them."""
     first = [dimension.override(dimension.values[0]) for dimension in found]
