@@ -145,9 +145,15 @@ class Bucket:
         with self._explained():
             for first in range(0, len(names), MOST_REMOVED):
                 some = [{"Key": self._prefix + n} for n in names[first : first + MOST_REMOVED]]
-                self._system.call_s3(
+                answer = self._system.call_s3(
                     "delete_objects", Bucket=self._bucket, Delete={"Objects": some, "Quiet": True}
                 )
+                # The request succeeds although single objects may be refused.
+                for refused in answer.get("Errors", ()):
+                    raise ConfigError(
+                        f"{self.url}: {refused.get('Key')} was not removed"
+                        f" ({refused.get('Code')}); check that the credentials may delete objects"
+                    )
 
     def remove_version(self, name: str, etag: str) -> None:
         """Remove an object unless it was replaced or is gone."""
