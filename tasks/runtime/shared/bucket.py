@@ -182,7 +182,7 @@ class Bucket:
         except FileNotFoundError as error:
             if _code(error) != "NoSuchBucket":
                 raise
-            raise ConfigError(f"{self.url}: there is no such bucket; make it first") from error
+            raise ConfigError(f"{self.url}: there is no such bucket; create it first") from error
         except Exception as error:
             # Botocore's own errors share no base with those that s3fs makes of answers.
             if not (isinstance(error, OSError) or type(error).__module__.startswith("botocore")):
@@ -190,8 +190,8 @@ class Bucket:
             if isinstance(error, OSError) and error.filename and os.path.exists(error.filename):
                 raise  # a file of this machine
             raise ConfigError(
-                f"{self.url} cannot be used ({type(error).__name__}: {error}); look at the address,"
-                " the credentials and the network. Finished work is kept, run again"
+                f"{self.url} cannot be used ({type(error).__name__}: {error}); check the address,"
+                " the credentials and the network; finished work is kept, run again"
             ) from error
 
 
