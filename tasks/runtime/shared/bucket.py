@@ -141,7 +141,7 @@ class Bucket:
         return {self._name(e["name"]): e["LastModified"] for e in found if e["type"] != "directory"}
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove objects; those that are gone already are no error."""
+        """Remove objects; those that are gone already do not count as errors."""
         with self._explained():
             for first in range(0, len(names), MOST_REMOVED):
                 some = [{"Key": self._prefix + n} for n in names[first : first + MOST_REMOVED]]

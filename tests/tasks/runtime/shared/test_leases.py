@@ -123,7 +123,7 @@ def test_a_holder_that_has_lost_its_lease_takes_what_the_other_made(
     forced: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, other = machine("a"), machine("b")
-    if forced:  # both make again what is there
+    if forced:  # both rebuild what is there
         publish(machine("c"), make_node(), "before")
     with monkeypatch.context() as still:
         still.setattr(leases, "_has_ended", lambda found: True)  # as after a suspension
