@@ -254,8 +254,10 @@ def _kept(run: Run, cluster: AbstractContextManager[Cluster | None] | None) -> I
         raise
     finally:
         record.outcome, record.finished_at = outcome, now()
-        write_record(run.store, record)
-        tracker.finish(outcome, headline(run.artifacts), run.report, record.error)
+        try:
+            write_record(run.store, record)
+        finally:  # a shared store may be out of reach, which is not MLflow's concern
+            tracker.finish(outcome, headline(run.artifacts), run.report, record.error)
         if tracker.run_id != record.mlflow_run_id:
             record.mlflow_run_id = tracker.run_id
             write_record(run.store, record)
