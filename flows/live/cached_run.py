@@ -99,6 +99,6 @@ def recorded(api: PrefectApi, server: str, live: LiveRun) -> Iterator[RecordedRu
             raise
     except (Unreachable, Refused) as error:
         raise ServiceError(
-            f"the Prefect server at {api.url} does not take this run ({error}); everything it asks"
-            " for is in the store, orchestrator=none shows it"
+            f"the Prefect server at {api.url} does not take this run ({error}); all of its"
+            " results are in the store: orchestrator=none shows them"
         ) from error

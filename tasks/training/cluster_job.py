@@ -81,7 +81,7 @@ def require_no_job(workdir: Path, cluster: ClusterConfig) -> None:
 
 
 def training_job(run: RunConfig, workdir: Path, key: str, cluster: ClusterConfig) -> Job:
-    """The trainer as a job; it is called by the key of what it makes."""
+    """The trainer as a job, named after the key of what it makes."""
     per_node = run.parallel.num_processes // cluster.num_nodes
     on_gpus = run.parallel.device != "cpu"
     num_gpus = cluster.gpus_per_node
