@@ -1,8 +1,8 @@
 """Reads and writes objects below one address, s3://bucket/prefix, with conditional puts.
 
 A put may name what it replaces: nothing, or the version with a certain ETag. The server decides
-among several writers, so no lock and no rename is needed. Credentials and endpoint come from the
-environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL …), as s3fs finds them.
+among several writers, so neither a lock nor a rename is needed. Credentials and endpoint come from
+the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL …), as s3fs finds them.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from llm_core.config import ConfigError
 
 URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]+)(/[^\s?#@]+)?/?")
 NUM_TRANSFERS = 8
-"""Files that are sent or fetched at once."""
+"""Files that are transferred at once."""
 LOST = {"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "404", "409", "412"}
 """Answers to a conditional request whose condition does not hold."""
 MOST_REMOVED = 1000
-"""Objects that one request removes."""
+"""Objects that one request can remove."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """What a server says of one object."""
+    """What a server says about one object."""
 
     etag: str
     size: int
     modified: datetime
     age_s: float
-    """By the clock of the server alone."""
+    """By the server's clock."""
     said: Mapping[str, str]
-    """What was put with it."""
+    """Texts that were put with it."""
 
 
 class Bucket:
