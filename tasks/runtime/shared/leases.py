@@ -5,7 +5,7 @@ replaces it several times before it expires. A run that finds it unchanged for l
 by a put over the version that it found, so again only one of several does. Ages are by the server's
 clock, so machines may disagree about the time. A lease saves work and guards nothing: a holder that
 was suspended and has lost it may continue, and its result meets the conditional put of the record
- (`tasks.runtime.shared.store`).
+(`tasks.runtime.shared.store`).
 """
 
 from __future__ import annotations
