@@ -55,11 +55,11 @@ class Pruning:
             self._thread = None
 
     def reason_of(self, error: BaseException) -> str | None:
-        """Why the training was stopped, where that has ended the run."""
+        """Why the training was pruned, if that ended the run."""
         return self._verdict if isinstance(error, STOPS) else None
 
     def _trial(self, study_folder: Path) -> tuple[Trial, set[int]]:
-        """The point in the study, and the steps that an earlier try reported."""
+        """The trial of the point, and the steps that an earlier try reported."""
         from optuna import Trial
 
         from flows.sweeps.search import open_study
