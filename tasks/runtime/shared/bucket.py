@@ -52,7 +52,7 @@ class Bucket:
         if match is None:
             raise ConfigError(
                 f"shared ({url}) must be an address such as s3://bucket/prefix; other object stores"
-                " have no conditional put that is supported"
+                " are not supported"
             )
         self.url = url.rstrip("/")
         self._bucket, self._prefix = match[1], f"{(match[2] or '').strip('/')}/".lstrip("/")
