@@ -106,13 +106,13 @@ class Run:
             self.on_stage()
         begun = partial(self._begun, step.node)
         config = self.config.stages[name]
-        if name == "report":
-            before = step.node.config.get("before", {})
+        before = step.node.config.get("before", {}) if name == "report" else {}
+        if before:
             config = report_config(self.config, before)
-            # The stage reads their folders, which a shared store may not have fetched yet.
+        try:
+            # The report reads their folders, which a shared store may not have fetched yet.
             for of_stage, key in before.items() if step.runs else ():
                 self.store.bring(self.store.path(of_stage, key))
-        try:
             artifact, made = self.make(self.store, step, given, config, runner, say, begun)
         except BaseException as error:
             self.tracker.stage_failed(step.node, started_at, error)
