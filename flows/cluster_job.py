@@ -1,7 +1,7 @@
-"""Runs a whole flow as a job of a cluster, and follows it from here: `cluster.submits=flow`.
+"""Runs a whole flow as a cluster job and follows it: `cluster.submits=flow`.
 
-The job is this command with `cluster.kind=local`, called by the key of what the flow makes, in the
-folder that the command was given in. It answers by a file, `result.json`, which is written by this
+The job is this command with `cluster.kind=local`, named after the key of what the flow makes,
+in the current folder of the command. It answers by a file, `result.json`, which is written by this
 module as a program: `python -m flows.cluster_job FILE FLOW OVERRIDE...`.
 """
 
@@ -31,7 +31,7 @@ from tasks.runtime.store import now
 
 RESULT_FILE = "result.json"
 IN_JOB = ("cluster.kind=local", "cluster.submits=train")
-# Words and no line for a shell: the first one is the folder.
+# Takes words, not a line of shell; the first one is the folder.
 FROM_FOLDER = 'cd "$1" && shift && exec "$@"'
 
 
@@ -92,9 +92,9 @@ def flow_job(command: str, overrides: Sequence[str], config: RunConfig) -> Job:
 
 def overrides_in_job(overrides: Sequence[str]) -> list[str]:
     """The same flow, run where it is."""
-    kept = [*overrides, *IN_JOB]  # the last word on a setting holds
+    kept = [*overrides, *IN_JOB]  # the last override counts
     given = {parse_override(text).key_or_group for text in overrides}
-    # A server of this machine is out of the job's reach; one of the whole site is named.
+    # The job cannot reach a server of this machine, only one that a variable names.
     if "orchestrator" not in given and "PREFECT_API_URL" not in os.environ:
         kept.append("orchestrator=none")
     return kept

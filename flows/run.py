@@ -106,9 +106,13 @@ class Run:
             self.on_stage()
         begun = partial(self._begun, step.node)
         config = self.config.stages[name]
-        if name == "report":
-            config = report_config(self.config, step.node.config.get("before", {}))
+        before = step.node.config.get("before", {}) if name == "report" else {}
+        if before:
+            config = report_config(self.config, before)
         try:
+            # The report reads their folders, which a shared store may not have fetched yet.
+            for of_stage, key in before.items() if step.runs else ():
+                self.store.bring(self.store.path(of_stage, key))
             artifact, made = self.make(self.store, step, given, config, runner, say, begun)
         except BaseException as error:
             self.tracker.stage_failed(step.node, started_at, error)
@@ -250,8 +254,10 @@ def _kept(run: Run, cluster: AbstractContextManager[Cluster | None] | None) -> I
         raise
     finally:
         record.outcome, record.finished_at = outcome, now()
-        write_record(run.store, record)
-        tracker.finish(outcome, headline(run.artifacts), run.report, record.error)
+        try:
+            write_record(run.store, record)
+        finally:  # a shared store may be out of reach, which is not MLflow's concern
+            tracker.finish(outcome, headline(run.artifacts), run.report, record.error)
         if tracker.run_id != record.mlflow_run_id:
             record.mlflow_run_id = tracker.run_id
             write_record(run.store, record)

@@ -58,8 +58,8 @@ class RunConfig:
 
     # Before the groups, whose paths may lie below them: a mistake is named where it was made.
     store: Path
-    """Folder of artifacts, or the address of a store for several machines, s3://bucket/prefix; of
-    such a store a copy is kept in `data/stores`."""
+    """Folder of artifacts, or the address of a store shared by several machines,
+    s3://bucket/prefix, whose local copy is kept in `data/stores`."""
     state: Path
     """Folder in which services keep their databases, logs and process ids."""
     source: SourceConfig
@@ -91,8 +91,8 @@ class RunConfig:
     sweep: SweepConfig
     tracking: TrackingConfig
     shared: str | None = None
-    """Address of the store of several machines that the folder `store` is a copy of. `store=s3://…`
-    sets it; given itself, `store` may be any folder."""
+    """Address of the shared store that the folder `store` is a local copy of. `store=s3://…` sets
+    it. Set it directly to choose that folder."""
     start: str | None = None
     """First stage that may run; what comes before must be in the store."""
     only: str | None = None
@@ -194,12 +194,12 @@ class RunConfig:
 
 
 def _check_outside(source: SourceConfig, name: str, place: Path) -> None:
-    """A run must not read what it writes."""
+    """Raise ConfigError where a run would read what it writes."""
     inside = Path(os.path.abspath(place))
     for given in (path for one in source.inputs.values() for path in one.paths):
         folder = Path(os.path.abspath(given))
         if "://" not in str(given) and folder in (inside, *inside.parents) and folder.is_dir():
             raise ConfigError(
-                f"source.paths ({given}) holds {name} ({place}), so a run would read what it"
+                f"source.paths ({given}) contains {name} ({place}), so a run would read what it"
                 f" writes; name a folder of documents only, or move {name}"
             )

@@ -5,9 +5,9 @@ once, then gives the same command again: without an orchestrator, under Prefect 
 and with both. Counted is the processor time of the command and of what it waits for, user and
 system; not that of the server, which was started before. The first run of each kind is not counted.
 
-Then it trains for a while, with both and with neither. The command's own process does nothing there
-but keep books, since the trainer is a process of its own: the difference between the two is what
-Prefect and MLflow cost, at once (`fixed_s`) and for each second (`rate`).
+Then it trains for a while, with both and with neither. The command's own process only does the
+bookkeeping, since the trainer is a separate process. The difference between the two is what Prefect
+and MLflow cost, at the start (`fixed_s`) and for each second (`rate`).
 
 The last line is JSON: {kind: {"cpu_s", "cpu_s_min", "cpu_s_max", "wall_s"}, "repeats", "training":
 {"fixed_s", "rate", "of_ten_minutes_frac"}}; `cpu_s` and `wall_s` are medians.
@@ -42,7 +42,7 @@ KINDS = {
 }
 SILENT: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 SETTLES_S = 20.0
-"""After the start of a training, what is done once is over."""
+"""Time after the start of a training until one-off work is over."""
 TEN_MINUTES_S = 600.0
 
 
@@ -87,8 +87,8 @@ def measure(words: Sequence[str], kind: str, repeats: int) -> dict[str, float]:
 
 
 def watch_training(words: Sequence[str], kind: str, seconds: float) -> tuple[float, float]:
-    """Processor time of the command's own process until training goes on, in seconds, and for each
-    second from then on. The training is stopped afterwards."""
+    """Processor time of the command's own process, in seconds, until training is under way, and for
+    each second from then on. The training is stopped afterwards."""
     endless = ["only=train", "train.num_steps=1000000", "train.validate_every=1000000"]
     command = [sys.executable, "-m", "flows.cli", "run", *words, *KINDS[kind], *endless]
     state = Path(next(w for w in words if w.startswith("state=")).partition("=")[2])

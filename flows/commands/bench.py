@@ -33,6 +33,8 @@ def bench(words: Sequence[str], as_json: bool, out: str | None) -> int:
     """Speed of the Hugging Face model in bench.folder=DIR, without a run; or two measurements
     compared. A and B are runs, or files bench.json or their folders."""
     if words[:1] == (COMPARE,):
+        if out is not None:
+            raise ConfigError("--out writes what was measured, not a comparison; use --json > FILE")
         return _compare(words[1:], as_json)
     return _measure(words, as_json, out)
 
@@ -45,11 +47,15 @@ def _measure(words: Sequence[str], as_json: bool, out: str | None) -> int:
     if not folder.is_dir():
         raise ConfigError(f"bench.folder ({folder}) is not a folder; name that of a model")
     config = compose([word for word in words if not word.startswith(FOLDER)]).bench
+    file = None if out is None else local_path(out, "--out")
+    if file is not None:
+        # Before minutes of measuring, so that a place that cannot be written is named at once.
+        file.parent.mkdir(parents=True, exist_ok=True)
     from tasks.bench.stage import measure
 
     result = measure(folder, config)
-    if out is not None:
-        write_json(local_path(out, "--out"), result)
+    if file is not None:
+        write_json(file, result)
     if as_json:
         show(json.dumps(result))
     else:
@@ -92,7 +98,7 @@ def _compare(words: Sequence[str], as_json: bool) -> int:
         )
     from tasks.bench.compare import compare_speeds
 
-    store = Store(compose([word for word in words if "=" in word]).store)
+    store = compose([word for word in words if "=" in word]).open_store()
     found = compare_speeds(*(_read(store, name) for name in names))
     show(json.dumps(found) if as_json else describe_comparison(found))
     return 0

@@ -176,7 +176,7 @@ def _repair(
         [d for d in damaged if d.kind == kind] for kind in ("part", "artifact", "shared")
     )
     left = [part for part in parts if not _remove_part(store, part)]
-    if isinstance(store, SharedStore):  # its next run rebuilds it, or sends what is here
+    if isinstance(store, SharedStore):  # the next run rebuilds it, or sends what is here
         left += [d for d in shared if not store.remove_there(d.stage, d.key)]
     named = _named(config, overrides) if artifacts else {}
     others = [d for d in artifacts if named.get(d.stage) != d.key]

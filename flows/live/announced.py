@@ -143,8 +143,8 @@ def live_dir(state: Path) -> Path:
 
 def read_live(state: Path) -> list[LiveRun]:
     """Every run that has been announced and has not said that it ended, oldest first; those of
-    processes that have died among them. What another version announced is read as far as it is
-    known here."""
+    processes that have died among them. Of an announcement by another version, the known fields are
+    read."""
     found = []
     for file in live_dir(state).glob("*.json"):
         try:

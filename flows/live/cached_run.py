@@ -1,7 +1,7 @@
 """Records a run whose stages are all in the store on a Prefect server, without Prefect's engine.
 
 Loading the engine and driving a flow run with it takes two seconds of processor time, more than
-such a run itself. So the server is told by a few requests what the engine would have told it: a
+such a run itself. So a few requests tell the server what the engine would have told it: a
 flow run, a `Skipped` task run for each stage with its edges, the page's table, and the description
 as its log.
 """
@@ -71,7 +71,7 @@ class RecordedRun:
 
 @contextmanager
 def recorded(api: PrefectApi, server: str, live: LiveRun) -> Iterator[RecordedRun]:
-    """A flow run for the run that this process has announced, which ends as the block does.
+    """Record a flow run for the run that this process has announced; it ends as the block does.
 
     server: as it is announced. Raises ServiceError where the server does not answer.
     """
@@ -99,6 +99,6 @@ def recorded(api: PrefectApi, server: str, live: LiveRun) -> Iterator[RecordedRu
             raise
     except (Unreachable, Refused) as error:
         raise ServiceError(
-            f"the Prefect server at {api.url} does not take this run ({error}); everything it asks"
-            " for is in the store, orchestrator=none shows it"
+            f"the Prefect server at {api.url} does not take this run ({error}); all of its"
+            " results are in the store: orchestrator=none shows them"
         ) from error

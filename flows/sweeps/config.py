@@ -14,8 +14,8 @@ class SweepConfig:
     """Points of a sweep (`-m`), and what they are judged by."""
 
     params: dict[str, str] = field(default_factory=dict)
-    """Values by setting or group, as an override gives them: 1e-3,3e-3. The command line goes
-    before."""
+    """Values by setting or group, as an override gives them: 1e-3,3e-3. The command line takes
+    precedence."""
     objective: str = OBJECTIVE
     """Headline number that points are ranked by."""
     direction: Literal["minimize", "maximize"] | None = None

@@ -1,4 +1,4 @@
-"""Runs one point of a sweep, in whatever process, and leaves how it ended in a file.
+"""Runs one point of a sweep, in any process, and writes how it ended to a file.
 
 A job without a file has not begun; one whose file has no code has died.
 """
@@ -30,7 +30,7 @@ STOPPED = (os.EX_TEMPFAIL, 130, 143)
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a sweep, and what its run is told of the sweep."""
+    """One point of a sweep, and what its run is told about the sweep."""
 
     number: int
     """From 0."""
@@ -60,7 +60,7 @@ class Ending:
 
     @property
     def is_final(self) -> bool:
-        """Whether the point needs not be run again."""
+        """Whether the point need not be run again."""
         return self.state in ("completed", "pruned", "failed")
 
 
@@ -71,8 +71,7 @@ def read_ending(folder: Path, number: int) -> Ending:
 
 @dataclass
 class SweepJob:
-    """Runs the point whose turn it is, and writes how it ended to `folder`. The launcher may pickle
-    it."""
+    """Runs the next point, and writes how it ended to `folder`. The launcher may pickle this."""
 
     flow: str
     folder: Path

@@ -72,7 +72,7 @@ def launch(
 
 
 def job_number() -> int:
-    """Which point of this process or its launcher the current job runs, from 0."""
+    """The number of the current job, in order of launch, from 0."""
     return int(HydraConfig.get().job.num)
 
 

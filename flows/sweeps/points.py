@@ -64,7 +64,7 @@ class Dimension:
 
 
 def dimensions(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[Dimension]:
-    """What `a=1,2 b=interval(0,1)` say, in order. Raises ConfigError for what gives no value."""
+    """What `a=1,2 b=interval(0,1)` vary, in order. Raises ConfigError where there is no value."""
     found: dict[object, Dimension] = {}
     with hydra_over(conf_dir) as hydra:
         for number, text in enumerate(overrides):
@@ -86,7 +86,7 @@ def dimensions(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[Dime
                 raise ConfigError(
                     f"{text} gives no value; write values or choices of {name}, e.g. {name}=a,b"
                 )
-            # The last word on a setting counts, but each appended list is added.
+            # The last override of a setting counts, but every append is applied.
             place = number if appends else key
             found[place] = Dimension(key, tuple(values), interval)
     return list(found.values())
@@ -109,11 +109,6 @@ def listed_points(found: Sequence[Dimension]) -> list[list[str]]:
             )
     named = [[dimension.override(value) for value in dimension.values] for dimension in found]
     return [list(point) for point in product(*named)]
-
-
-def sweep_points(overrides: Sequence[str], conf_dir: Path = CONF_DIR) -> list[list[str]]:
-    """Every combination of `a=1,2 b=x,y`."""
-    return listed_points(dimensions(overrides, conf_dir))
 
 
 def corners(found: Sequence[Dimension]) -> list[list[str]]:

@@ -44,8 +44,7 @@ class Pruning:
         """A stage works in `out_dir`."""
         if self._study is None or node.stage != "train":
             return
-        trial, reported = self._trial(self._study)
-        place = (trial, reported, scratch_dir(out_dir), node.config["train"]["num_steps"])
+        place = (self._study, scratch_dir(out_dir), node.config["train"]["num_steps"])
         self._thread = threading.Thread(target=self._work, args=place, daemon=True)
         self._thread.start()
 
@@ -56,11 +55,11 @@ class Pruning:
             self._thread = None
 
     def reason_of(self, error: BaseException) -> str | None:
-        """Why the training was stopped, where that has ended the run."""
+        """Why the training was pruned, if that ended the run."""
         return self._verdict if isinstance(error, STOPS) else None
 
     def _trial(self, study_folder: Path) -> tuple[Trial, set[int]]:
-        """The point in the study, and the steps that an earlier try reported."""
+        """The trial of the point, and the steps that an earlier try reported."""
         from optuna import Trial
 
         from flows.sweeps.search import open_study
@@ -69,8 +68,9 @@ class Pruning:
         known = study.get_trials(deepcopy=False)[self._number]
         return Trial(study, known._trial_id), set(known.intermediate_values)
 
-    def _work(self, trial: Trial, reported: set[int], folder: Path, num_steps: int) -> None:
+    def _work(self, study_folder: Path, folder: Path, num_steps: int) -> None:
         try:
+            trial, reported = self._trial(study_folder)
             self._verdict = self._judge(trial, reported, folder, num_steps)
         except Exception as error:  # noqa: BLE001 - a study that fails costs no training
             warn(f"the sweep cannot judge this training ({one_line(error)}); it runs to its end")

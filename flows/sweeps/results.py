@@ -1,4 +1,4 @@
-"""Shows how the points of a sweep ended: a table, best first named, and the same as JSON."""
+"""Shows how the points of a sweep ended: a table that marks the best, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SweepResult:
 
     @property
     def codes(self) -> list[int | None]:
-        """An exit code each, None for one that left none."""
+        """The exit code of each point, None where it left none."""
         return [ending.code for ending in self.endings]
 
     @property

@@ -1,9 +1,9 @@
 """Has Optuna choose the points of a sweep, and keeps them where any later process finds them.
 
 Hydra's own sweeper for Optuna needs a version whose storage fails with the SQLAlchemy in use, and
-forgets everything with its process (docs/decisions/0015). Here the study is a SQLite file in the
+forgets everything with its process (docs/decisions/0016). Here the study is a SQLite file in the
 folder of the sweep. Points are chosen by a sampler that is seeded for each of them, so that a
-search that was killed continues with the points it would have had. How a point ended is in the
+search that was killed continues with the points it would have tried. How a point ended is in the
 file of its job; a point whose job died or was stopped is run again, with the same values.
 """
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 STUDY_FILE = "study.db"
 NAME = "sweep"
 PATIENCE_S = 60
-"""How long a process waits for another one that writes to the study."""
+"""How long a process waits while another one writes to the study."""
 MIN_JUDGES = 3
-"""Points that the median needs."""
+"""Finished points that the median needs."""
 HALVING_FACTOR = 4
 MAX_RANDOM_TRIALS = 10
 """Points that are tried at random before the search learns from them, at most."""

@@ -1,9 +1,9 @@
 """Runs the points of a sweep, and judges it by the files that its jobs leave.
 
-A job may run in any process, so it writes how it ended to a file; a job without one has died.
-Counts, exit code, results and the status in MLflow are those of these files. A job that fails costs
-its own point; one that is stopped stops the sweep. A sweep that Optuna keeps (`search`) resumes: it
-is found by its settings, its points, and what its runs would be made of.
+A job may run in any process, so it writes how it ended to a file; one that left no code has died.
+Counts, exit code, results and the status in MLflow come from these files. A job that fails costs
+its own point; one that is stopped stops the sweep. A sweep kept by Optuna (`search`) resumes: it is
+found by its settings, its points, and what its runs would be made of.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tasks.runtime.store import now
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep runs: decided, checked, and nothing of it begun."""
+    """What a sweep runs: decided and checked, before any of it begins."""
 
     flow: str
     space: Sequence[Dimension]
@@ -175,7 +175,8 @@ def _show(result: SweepResult, sweep: Sweep, file: Path) -> None:
         value = best["results"][known["objective"]]
         show(f"\nbest     run {best['number']}, {known['objective']} {value:.4g}: {best['run_id']}")
     if len({one["run_id"] for one in known["points"] if one["run_id"]}) > 1:
-        show(f"compare  textmill compare {known['sweep']} store={sweep.config.store}")
+        store = sweep.config.shared or sweep.config.store
+        show(f"compare  textmill compare {known['sweep']} store={store}")
     counts = {"runs": len(result.codes), "failed": sum(code != 0 for code in result.codes)}
     del known["points"]
     show(json.dumps({**known, **counts, "results": str(file)}), flush=True)

@@ -2,8 +2,8 @@
 
 A model is a version of the registered model that is named after the experiment. Its tags lead back:
 `store.key.<stage>` names every artifact that it stands on. `best` is the version with the least
-bits per byte, also after it was judged anew; a number of `evaluate` goes before one of training,
-which measures otherwise.
+bits per byte, also after a version is evaluated again; a number of `evaluate` takes precedence over
+one of training, which measures otherwise.
 A model that an earlier run logged is linked, not logged again.
 """
 

@@ -1,4 +1,4 @@
-"""Runs the commands of a scheduler and turns what they say into one line."""
+"""Runs the commands of a scheduler and turns their errors into one line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from llm_core.printing import one_line
 from tasks.runtime.stage import StageFailure
 
 ANSWER_S = 60.0
-"""A scheduler that takes longer counts as one that does not answer."""
+"""A scheduler that takes longer counts as not answering."""
 
 
 class Refused(Exception):
-    """The command ended with an error; the message is what it said, on one line."""
+    """The command failed; the message is what it printed, on one line."""
 
 
 def call(

@@ -34,7 +34,7 @@ class SlurmConfig:
         for name, value in self.options.items():
             if not OPTION_NAME.fullmatch(name):
                 raise ConfigError(
-                    f"options ({name}) must be long names of sbatch without dashes in front, such"
+                    f"options ({name}) must be long options of sbatch without leading dashes, such"
                     " as partition"
                 )
             if name in OWN_OPTIONS:
@@ -51,7 +51,7 @@ class KubernetesConfig:
     """Jobs of Kubernetes."""
 
     image: str = "textmill"
-    """Image with this very version of textmill; the Dockerfile builds one."""
+    """Image with the same version of textmill; the Dockerfile builds one."""
     namespace: str = "default"
     """Namespace of the jobs."""
     claim: str = "textmill"
@@ -81,7 +81,7 @@ class ClusterConfig:
     """What becomes a job. train: the train stage; all others run here. flow: the whole flow, on one
     node."""
     num_nodes: int = 1
-    """Nodes of a training; each has the same number of parallel.num_processes."""
+    """Nodes of a training. Each runs an equal share of parallel.num_processes."""
     gpus_per_node: int | None = None
     """GPUs asked for on each node. Null: one for each process of the node, none where
     parallel.device is cpu."""
@@ -90,14 +90,15 @@ class ClusterConfig:
     memory_gb_per_node: float | None = None
     """Main memory (10^9 bytes) asked for on each node. Null: the scheduler's default."""
     time_limit_min: int | None = None
-    """Minutes a job may take. Slurm counts anew after each requeue, Kubernetes counts all."""
+    """Time limit of a job. Slurm starts counting again after each requeue; Kubernetes counts all
+    tries together."""
     max_requeues: int = 20
-    """How often Slurm may start a job again that was asked to stop and has saved. Kubernetes has no
+    """How often Slurm may requeue a job that was asked to stop and has saved. Kubernetes has no
     limit."""
     poll_s: float = 5.0
-    """Seconds between two looks at the job."""
+    """Seconds between two checks of the job."""
     patience_s: float = 900.0
-    """How long the scheduler may fail to answer before this gives up. The job goes on."""
+    """How long the scheduler may fail to answer before the command gives up. The job continues."""
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
 
@@ -129,7 +130,7 @@ class ClusterConfig:
             )
 
     def require_shared(self, folder: Path, name: str) -> None:
-        """Raise ConfigError for a folder that the nodes of a Kubernetes cluster would not see."""
+        """Raise ConfigError for a folder that the pods of a Kubernetes cluster would not see."""
         mount = self.kubernetes.mount
         if self.kind == "kubernetes" and not folder.resolve().is_relative_to(mount):
             raise ConfigError(

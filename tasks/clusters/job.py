@@ -1,9 +1,9 @@
-"""Submits a program as a job, or attaches to the one that runs already, and follows it to its end.
+"""Submits a program as a job, or attaches to one that is running, and follows it to its end.
 
-A job belongs to a folder that its nodes share. `job.json` in there holds the id, written before
-anything waits, so whoever comes after a killed process finds the job again; and a job is looked for
-by its name and folder before another is submitted. A process that ends without a word leaves its
-job running. One that is stopped stops the job, which has the time to save.
+A job belongs to a folder that its nodes share. `job.json` in that folder holds the id, written
+before anything waits, so a later process finds the job of a killed one. A job is also looked up by
+its name and folder before another is submitted. A process that is killed leaves its job running.
+One that is stopped stops its job, and gives it time to save.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Sighting:
-    """How a job stands. gone: the scheduler does not know it any more."""
+    """The state of a job. gone: the scheduler no longer knows it."""
 
     phase: Literal["queued", "running", "ended", "gone"]
     words: str
-    """For people: where it runs, why it waits, how it ended."""
+    """For people: where it runs, why it waits or how it ended."""
 
     @property
     def is_live(self) -> bool:
@@ -65,8 +65,8 @@ class Sighting:
 
 
 class Scheduler(Protocol):
-    """What queues and runs jobs. Every method raises `Refused` where the scheduler does not answer,
-    or does not do it."""
+    """Queues and runs jobs. Every method raises `Refused` where the scheduler does not answer, or
+    refuses."""
 
     kind: str
 
@@ -81,7 +81,7 @@ class Scheduler(Protocol):
     def look(self, job_id: str) -> Sighting: ...
 
     def stop(self, job_id: str) -> None:
-        """Take a queued job away; SIGTERM to every process of a running one."""
+        """Cancel a queued job; send SIGTERM to every process of a running one."""
         ...
 
     def kill(self, job_id: str) -> None: ...
@@ -144,7 +144,7 @@ def run_job(
 
 
 def read_job(folder: Path) -> dict[str, Any]:
-    """The job of a folder whose end nobody has seen yet; empty where there is none."""
+    """The job of a folder that has not been seen to end; empty without one."""
     with suppress(FileNotFoundError, UnreadableJson):
         return dict(read_json(folder / JOB_FILE))
     return {}
@@ -171,7 +171,7 @@ def _follow(
     watch: Callable[[], None],
     log: _LogTail,
 ) -> Sighting:
-    """Look at a job until it is over; say each change of how it stands."""
+    """Check a job until it is over, and print each change of its state."""
     told: Sighting | None = None
     answered_at = time.monotonic()
     while True:
@@ -182,7 +182,7 @@ def _follow(
             if time.monotonic() - answered_at > config.patience_s:
                 raise StageFailure(
                     f"{scheduler.kind} has not answered for {config.patience_s:.0f} s"
-                    f" (cluster.patience_s): {error}; job {job_id} goes on, run again to attach"
+                    f" (cluster.patience_s): {error}; job {job_id} continues, run again to attach"
                 ) from error
             seen = told or Sighting("queued", "is queued")
         log.show()
@@ -220,19 +220,19 @@ def _stop(
         else:
             (job.folder / JOB_FILE).unlink(missing_ok=True)
     except Refused as error:
-        note(f"{job.name}: job {job_id} may go on: {error}; stop it with the scheduler's command")
+        note(f"{job.name}: job {job_id} may still run: {error}; stop it with the scheduler")
     log.show()
 
 
 class _LogTail:
-    """Says what a growing file gained since it was made."""
+    """Prints the lines that a file has gained since this object was made."""
 
     def __init__(self, job: Job) -> None:
         self._name, self._path = job.name, job.log
         self._read_bytes = job.log.stat().st_size if job.log.exists() else 0
 
     def show(self) -> None:
-        """Whole lines only; what a program has begun is said when it ends."""
+        """Whole lines only; an unfinished line is printed once it is complete."""
         if not self._path.exists():
             return
         with self._path.open("rb") as stream:

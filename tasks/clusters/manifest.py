@@ -87,9 +87,7 @@ def _job(job: Job, config: ClusterConfig) -> dict[str, Any]:
         "parallelism": config.num_nodes,
         "completions": config.num_nodes,
         "backoffLimit": 0 if several else job.max_restarts,
-        "podFailurePolicy": {
-            "rules": rules if several else [*rules, refused | {"action": "FailJob"}]
-        },
+        "podFailurePolicy": {"rules": rules if several else [*rules, refused]},
         "template": {"spec": _pod(job, config)},
     }
     if several:

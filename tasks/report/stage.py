@@ -70,7 +70,7 @@ def write_report(
 
 def _compared(run: Run, config: ComparedReportConfig) -> Sequence[Section]:
     """What changed since the run before; nothing where its artifacts were removed meanwhile."""
-    store = run.artifacts["ingest"].path.parents[1]
+    store = run.artifacts["ingest"].place.parents[1]
     found = {stage: load_artifact(store / stage / key) for stage, key in config.before.items()}
     before = {stage: artifact for stage, artifact in found.items() if artifact is not None}
     if len(before) < len(found):

@@ -51,7 +51,7 @@ class Artifact:
 
     @property
     def place(self) -> Path:
-        """Where its files are, or will be: those of a shared store may not have come here yet."""
+        """Where its files are, or will be: those of a shared store may not be fetched yet."""
         return self.path
 
     @property

@@ -110,9 +110,8 @@ def has_ray_token() -> bool:
 
 
 def require_listener(address: str) -> None:
-    """Raise OSError at once where nothing listens at the address of a cluster that is to be joined:
-    the libraries try for half a minute, and print on the way. One without a port is left to
-    them."""
+    """Raise OSError at once where nothing listens at the address of a cluster: the libraries retry
+    for half a minute, and print meanwhile. An address without a port is left to them."""
     place = urlsplit(address if "://" in address else f"//{address}")
     if place.hostname and place.port:
         with socket.create_connection((place.hostname, place.port), CONNECT_LIMIT_S):

@@ -1,8 +1,8 @@
-"""Refuses network disks that keep locks to each machine: two runs would both hold one key.
+"""Refuses network disks whose locks other machines do not see: two runs would both hold one key.
 
 Linux sends flock to an NFS server, which keeps it for all machines and ends those of a machine that
 no longer renews its lease (RFC 8881, section 8.4). The mount options `nolock` and `local_lock` turn
-that off (nfs(5)). Other systems are not asked.
+that off (nfs(5)). Only Linux is checked.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def require_shared_locks(folder: Path) -> None:
-    """Raise ConfigError where locks in a folder are not those of all machines that mount it."""
+    """Raise ConfigError where other machines that mount a folder do not see its locks."""
     if MOUNTS.exists() and (option := private_locks(MOUNTS.read_text("utf-8"), folder.resolve())):
         raise ConfigError(
             f"{folder} is on a network disk that is mounted with {option}, so other machines do not"
-            " see locks; mount it without, with NFS 4, or set store to another place"
+            " see locks; mount it without that, with NFS 4, or set store to another place"
         )
 
 
 @functools.lru_cache(16)
 def private_locks(mountinfo: str, folder: Path) -> str | None:
-    """The mount option that keeps locks in a folder to this machine. None where there is none.
+    """The mount option that hides locks in a folder from other machines; None without one.
 
     mountinfo: as in proc(5), of which later lines lie over earlier ones.
     """

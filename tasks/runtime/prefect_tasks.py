@@ -170,7 +170,7 @@ class ClusterExecutor(Executor):
         try:
             return future.result()
         except Exception as error:
-            # What a part raises is its own; what the libraries raise is about workers.
+            # Errors of a part pass; errors of the libraries are about workers.
             if type(error).__module__.partition(".")[0] in ("ray", "distributed"):
                 raise self._failure(error) from error
             raise
@@ -199,7 +199,7 @@ class ClusterExecutor(Executor):
                 for name, value in RAY.items():
                     os.environ.setdefault(name, value)
             elif has_ray_token():
-                # `ray start` requires a token, which clients show only where they are told to.
+                # `ray start` requires a token, which clients send only in this mode.
                 os.environ.setdefault("RAY_AUTH_MODE", RAY["RAY_AUTH_MODE"])
             from prefect_ray import RayTaskRunner
 

@@ -80,7 +80,7 @@ class Store:
         return self.root / ".parts" / node.stage / node.part_key
 
     def parts_lock_file(self, stage: str, part_key: str) -> Path:
-        """Locked by who removes parts of this key, and shared by the stages that use them."""
+        """Locked while parts of this key are removed, and shared by the stages that use them."""
         return self.root / ".parts" / stage / f"{part_key}.lock"
 
     def find(self, stage: str, key: str) -> Artifact | None:
@@ -248,17 +248,17 @@ class Store:
         return artifact
 
     def share(self, artifact: Artifact) -> None:
-        """Give other machines an artifact that a run found here, where they do not have it."""
+        """Give other machines an artifact that a run found here, if they do not have it."""
 
     def bring(self, folder: Path) -> None:
-        """Have the folder of an artifact here that another machine made; others stay as they
+        """Fetch the folder of an artifact that another machine made; other folders are left as they
         are."""
 
     def share_file(self, path: Path) -> None:
-        """Give other machines a file that is beside the artifacts, such as the record of a run."""
+        """Give other machines a file that belongs to no artifact, such as the record of a run."""
 
     def receive_files(self, folder: Path) -> None:
-        """Take over what other machines have written into such a folder."""
+        """Fetch what other machines have written into such a folder."""
 
     def require_free_disk(self, stage: str, needed_bytes: int) -> None:
         """Raise StageFailure before anything is lost, rather than fail in the middle of a write."""

@@ -16,7 +16,7 @@ from llm_core.training.run_config import RunConfig
 from llm_core.training.status import STATUS_FILE, status_as_written
 from tasks.clusters.commands import Refused
 from tasks.clusters.config import ClusterConfig
-from tasks.clusters.job import Job, Sighting, read_job, run_job
+from tasks.clusters.job import JOB_FILE, Job, read_job, run_job
 from tasks.clusters.scheduler import scheduler_of
 from tasks.runtime.keys import digest
 from tasks.runtime.stage import StageFailure
@@ -68,8 +68,11 @@ def require_no_job(workdir: Path, cluster: ClusterConfig) -> None:
     kind, job_id = known["scheduler"], known["id"]
     try:
         seen = scheduler_of(replace(cluster, kind=kind)).look(job_id)
-    except Refused as error:
-        seen = Sighting("queued", f"may go on: {error}")
+    except (Refused, StageFailure) as error:
+        raise StageFailure(
+            f"{kind} job {job_id} may still train this, and cannot be looked up ({error}); follow"
+            f" it with cluster={kind}, or remove {workdir / JOB_FILE} once it has ended"
+        ) from error
     if seen.is_live:
         raise StageFailure(
             f"{kind} job {job_id} {seen.words} and trains this already; follow it with"
@@ -78,7 +81,7 @@ def require_no_job(workdir: Path, cluster: ClusterConfig) -> None:
 
 
 def training_job(run: RunConfig, workdir: Path, key: str, cluster: ClusterConfig) -> Job:
-    """The trainer as a job; it is called by the key of what it makes."""
+    """The trainer as a job, named after the key of what it makes."""
     per_node = run.parallel.num_processes // cluster.num_nodes
     on_gpus = run.parallel.device != "cpu"
     num_gpus = cluster.gpus_per_node

@@ -1,8 +1,8 @@
 """Starts the trainer on a node of a cluster, if its code is the code that the key names:
 `python -m tasks.training.on_node RECIPE MODULE ARGUMENT...`.
 
-A job may begin hours after it was submitted, again after each requeue, and from an image. Another
-version of the code there would write its result under a key that is not its own.
+A job may begin hours after it was submitted, again after each requeue, and from an image. Different
+code there would write its result under the wrong key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tasks.runtime.keys import digest, library_versions
 
 MODULES = ("tasks.training.stage", "llm_core.training.launch", "llm_core.training.train")
 LIBRARIES = ("torch",)
-"""What the graph of stages says of the train stage."""
+"""As in the stage graph, for the train stage."""
 REFUSED = 2
 
 

@@ -19,7 +19,7 @@ from flows.cli import main
 from flows.commands.table import COMMANDS, FLOWS
 from flows.compose import compose
 from flows.conf_files import CONF_DIR, choices, groups
-from flows.sweeps.points import sweep_points
+from flows.sweeps.points import dimensions, listed_points
 from llm_core.config import ConfigError
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.store import Node
@@ -257,7 +257,7 @@ def test_file_of_a_group_with_a_typo_is_named(tmp_path: Path) -> None:
 
 
 def test_sweep_points_are_all_combinations_in_order() -> None:
-    assert sweep_points(["optim.lr=1e-3,3e-3", "tokenizer=bpe,unigram", "seed=1"]) == [
+    assert listed_points(dimensions(["optim.lr=1e-3,3e-3", "tokenizer=bpe,unigram", "seed=1"])) == [
         ["optim.lr=0.001", "tokenizer=bpe", "seed=1"],
         ["optim.lr=0.001", "tokenizer=unigram", "seed=1"],
         ["optim.lr=0.003", "tokenizer=bpe", "seed=1"],
@@ -270,7 +270,7 @@ def test_a_value_is_appended_to_what_a_list_holds() -> None:
     assert more == (*compose(["source=sample"]).source.paths, "a", "b c", "d")
     assert compose(["force+=[train]"]).force == ("train",), "no file sets it"
     assert compose(["++source.paths=[a]", "source.paths+=[b]"]).source.paths == ("a", "b")
-    points = sweep_points(["source.paths+=[a],[b]", "source.paths+=[c]"])
+    points = listed_points(dimensions(["source.paths+=[a],[b]", "source.paths+=[c]"]))
     assert points == [[f"source.paths+=[{one}]", "source.paths+=[c]"] for one in "ab"]
 
 

@@ -58,8 +58,8 @@ def _closed(loads: Sequence[Facts], target: str) -> list[Facts]:
 def _tradeoff(loads: Sequence[Facts]) -> Chart | None:
     series = []
     for target, tone in TONES.items():
-        pairs = [(load.number("tok_s"), load.number("ttft_s", "p50")) for load in loads if
-                 load.text("target") == target and load.text("kind") == "closed"]  # fmt: skip
+        closed = _closed(loads, target)
+        pairs = [(load.number("tok_s"), load.number("ttft_s", "p50")) for load in closed]
         points = [(speed, MS * wait) for speed, wait in pairs if speed and wait is not None]
         if points:
             series.append(Series(target, points, tone, dots=True))

@@ -1,8 +1,8 @@
 """Reads and writes objects below one address, s3://bucket/prefix, with conditional puts.
 
 A put may name what it replaces: nothing, or the version with a certain ETag. The server decides
-among several writers, so no lock and no rename is needed. Credentials and endpoint come from the
-environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL …), as s3fs finds them.
+among several writers, so neither a lock nor a rename is needed. Credentials and endpoint come from
+the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL …), as s3fs finds them.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from llm_core.config import ConfigError
 
 URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]+)(/[^\s?#@]+)?/?")
 NUM_TRANSFERS = 8
-"""Files that are sent or fetched at once."""
+"""Files that are transferred at once."""
 LOST = {"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "404", "409", "412"}
 """Answers to a conditional request whose condition does not hold."""
 MOST_REMOVED = 1000
-"""Objects that one request removes."""
+"""Objects that one request can remove."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """What a server says of one object."""
+    """What a server says about one object."""
 
     etag: str
     size: int
     modified: datetime
     age_s: float
-    """By the clock of the server alone."""
+    """By the server's clock."""
     said: Mapping[str, str]
-    """What was put with it."""
+    """Texts that were put with it."""
 
 
 class Bucket:
@@ -52,7 +52,7 @@ class Bucket:
         if match is None:
             raise ConfigError(
                 f"shared ({url}) must be an address such as s3://bucket/prefix; other object stores"
-                " have no conditional put that is supported"
+                " are not supported"
             )
         self.url = url.rstrip("/")
         self._bucket, self._prefix = match[1], f"{(match[2] or '').strip('/')}/".lstrip("/")
@@ -141,13 +141,19 @@ class Bucket:
         return {self._name(e["name"]): e["LastModified"] for e in found if e["type"] != "directory"}
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove objects; those that are gone already are skipped."""
+        """Remove objects; those that are gone already do not count as errors."""
         with self._explained():
             for first in range(0, len(names), MOST_REMOVED):
                 some = [{"Key": self._prefix + n} for n in names[first : first + MOST_REMOVED]]
-                self._system.call_s3(
+                answer = self._system.call_s3(
                     "delete_objects", Bucket=self._bucket, Delete={"Objects": some, "Quiet": True}
                 )
+                # The request succeeds although single objects may be refused.
+                for refused in answer.get("Errors", ()):
+                    raise ConfigError(
+                        f"{self.url}: {refused.get('Key')} was not removed"
+                        f" ({refused.get('Code')}); check that the credentials may delete objects"
+                    )
 
     def remove_version(self, name: str, etag: str) -> None:
         """Remove an object unless it was replaced or is gone."""
@@ -176,7 +182,7 @@ class Bucket:
         except FileNotFoundError as error:
             if _code(error) != "NoSuchBucket":
                 raise
-            raise ConfigError(f"{self.url}: there is no such bucket; make it first") from error
+            raise ConfigError(f"{self.url}: there is no such bucket; create it first") from error
         except Exception as error:
             # Botocore's own errors share no base with those that s3fs makes of answers.
             if not (isinstance(error, OSError) or type(error).__module__.startswith("botocore")):
@@ -184,8 +190,8 @@ class Bucket:
             if isinstance(error, OSError) and error.filename and os.path.exists(error.filename):
                 raise  # a file of this machine
             raise ConfigError(
-                f"{self.url} cannot be used ({type(error).__name__}: {error}); look at the address,"
-                " the credentials and the network. Finished work is kept, run again"
+                f"{self.url} cannot be used ({type(error).__name__}: {error}); check the address,"
+                " the credentials and the network; finished work is kept, run again"
             ) from error
 
 

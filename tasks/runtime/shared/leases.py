@@ -1,11 +1,11 @@
-"""Leases: who works on what, known to all machines by an object that its holder keeps renewing.
+"""Grants leases: all machines know which run works on what, by an object that its holder renews.
 
-A lease is an object that one conditional put makes, so one of several takers gets it. Its holder
-replaces it several times before it ends. Whoever finds it unchanged for longer takes it over, by a
-put on the version that was found, so again one of several. Ages are those of the server's clock, so
-machines may disagree about the time. A lease saves work and guards nothing: a holder that was
-suspended and has lost it may go on, and what it makes in the end meets the conditional put of the
-record (`tasks.runtime.shared.store`).
+A lease is an object made by a conditional put, so only one of several runs gets it. Its holder
+replaces it several times before it expires. A run that finds it unchanged for longer takes it over,
+by a put over the version that it found, so again only one of several does. Ages are by the server's
+clock, so machines may disagree about the time. A lease saves work and guards nothing: a holder that
+was suspended and has lost it may continue, and its result meets the conditional put of the record
+(`tasks.runtime.shared.store`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tasks.runtime.shared.bucket import Bucket, Head
 logger = get_logger("tasks.runtime.shared.leases")
 
 LEASE_S = 90.0
-"""Time without renewal after which a lease ends."""
+"""Time without renewal after which a lease expires."""
 RENEWALS = 4
-"""Times a lease is renewed before it would end."""
+"""Renewals within that time."""
 
 
 @contextmanager
 def held(
     bucket: Bucket, name: str, waiting: Callable[[str], None], lease_s: float = LEASE_S
 ) -> Iterator[None]:
-    """Hold the lease `name` while the block runs. Waits for its holder; `waiting` is told who that
-    is, once."""
+    """Hold the lease `name` while the block runs. Waits for its holder; `waiting` is told its
+    name, once."""
     lease = _Lease(bucket, name, lease_s)
     told = False
     while (holder := lease.take()) is not None:
@@ -67,7 +67,7 @@ class _Lease:
         self._owner = f"process {os.getpid()} on {platform.node()}"
 
     def take(self) -> str | None:
-        """Become the holder. Gives the name of the present one where that is not possible."""
+        """Become the holder. Returns the name of the current one where that is not possible."""
         found = self._bucket.head(self._name)
         if found and not _has_ended(found):
             return found.said.get("owner", "another run")
@@ -79,7 +79,7 @@ class _Lease:
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
-        """Renew the lease while the block runs, then give it back."""
+        """Renew the lease while the block runs, then release it."""
         done = threading.Event()
         thread = threading.Thread(target=self._renew_until, args=(done,), daemon=True)
         thread.start()
@@ -92,15 +92,15 @@ class _Lease:
                 try:
                     self._bucket.remove_version(self._name, self._etag)
                 except ConfigError as error:
-                    # It ends by itself; what was done under it is whole.
-                    logger.warning("the lease on %s was not given back: %s", self._name, error)
+                    # It expires by itself; what was done under it is complete.
+                    logger.warning("the lease on %s was not released: %s", self._name, error)
 
     def _renew_until(self, done: threading.Event) -> None:
         while not done.wait(self._lease_s / RENEWALS):
             try:
                 etag = self._put(over=self._etag)
             except ConfigError as error:
-                # Tried again: the network may be back before the lease ends.
+                # Tried again: the network may be back before the lease expires.
                 logger.warning("the lease on %s was not renewed: %s", self._name, error)
                 continue
             self._etag = etag or ""

@@ -1,5 +1,5 @@
-"""The artifact store in a bucket: the index and the files of all machines, with a local store as
-the copy of this one.
+"""Keeps the artifact store in a bucket: index and files for all machines, and a local store as the
+copy of this machine.
 
 | object | what it is |
 |---|---|
@@ -10,12 +10,12 @@ the copy of this one.
 
 The record is put last, where there is none or over the one that was there when the key was taken:
 that put alone decides. Objects of files are named by their content and never change, so no reader
-finds a mixture, an upload that broke off goes on, and a slow writer that has lost its lease spoils
-nothing. Its own result is dropped for that which is there.
+finds a mixture, an interrupted upload resumes, and a slow writer that has lost its lease spoils
+nothing. Its own result is discarded for the existing one.
 
-Files come here when a stage or a command first asks for the folder of an artifact, once, and are
+Files are downloaded once, when a stage or a command first asks for the folder of an artifact, and
 checked by their digests. Parts, checkpoints and other unfinished work stay on the machine that made
-them: a key that is taken over elsewhere is made from its beginning.
+them: a key that is taken over elsewhere is built from its beginning.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SharedStore(Store):
         super().__init__(root)
         self.bucket, self._lease_s = Bucket(url), lease_s
         self._replaces: dict[tuple[str, str], str | None] = {}
-        """By key that this process holds, the ETag of the record that it may replace."""
+        """For each key that this process holds, the ETag of the record that it may replace."""
 
     def find(self, stage: str, key: str) -> Artifact | None:
         """The artifact of a key, here or in the bucket, or None."""
@@ -93,7 +93,7 @@ class SharedStore(Store):
         return SharedArtifact(there, partial(self._bring, stage, key))
 
     def damage(self, stage: str, key: str, check_digests: bool = False) -> str | None:
-        """None where either place has it sound; what is damaged here comes from the bucket."""
+        """None where it is sound here or in the bucket, from which a damaged copy is replaced."""
         here = super().damage(stage, key, check_digests)
         if here is None:
             return None
@@ -181,7 +181,7 @@ class SharedStore(Store):
         """A phrase for each file of an artifact in the bucket that is damaged; fetches them all."""
         there = self._look_there(stage, key)
         if isinstance(there, str):
-            # Without a record it is an upload that broke off.
+            # Without a record it is an interrupted upload.
             return [] if there == "missing" else [there]
         wrong: list[str] = []
         for file in there.record["files"]:
@@ -193,7 +193,7 @@ class SharedStore(Store):
         return wrong
 
     def remove_there(self, stage: str, key: str) -> bool:
-        """Remove an artifact from the bucket, its record first; False where somebody makes it."""
+        """Remove an artifact from the bucket, its record first; False while somebody makes it."""
         with held_if_free(self.bucket, _lease(stage, key), self._lease_s) as free:
             if free:
                 self.bucket.remove([_record(stage, key)])

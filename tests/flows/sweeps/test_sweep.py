@@ -18,7 +18,7 @@ from hydra.experimental.callback import Callback
 from flows.conf_files import choices
 from flows.sweeps.config import SweepConfig
 from flows.sweeps.job import Ending
-from flows.sweeps.points import sweep_points
+from flows.sweeps.points import dimensions, listed_points
 from flows.sweeps.results import SweepResult
 from llm_core.config import ConfigError
 from tasks.runtime.code import ROOT
@@ -196,22 +196,34 @@ def test_a_stop_ends_the_sweep(
 
 
 def test_what_lists_values_makes_points() -> None:
-    assert sweep_points(["train.seed=range(1,4)"]) == [
+    assert listed_points(dimensions(["train.seed=range(1,4)"])) == [
         ["train.seed=1"],
         ["train.seed=2"],
         ["train.seed=3"],
     ]
-    assert sweep_points(["optim.lr=choice(1e-3,3e-3)"]) == [["optim.lr=0.001"], ["optim.lr=0.003"]]
-    assert sweep_points(["train.seed=sort(3,1)"]) == [["train.seed=1"], ["train.seed=3"]]
-    assert sorted(sweep_points(["train.seed=shuffle(1,2)"])) == [["train.seed=1"], ["train.seed=2"]]
-    assert sweep_points(["train.seed=tag(mine,choice(1,2))"]) == [
+    assert listed_points(dimensions(["optim.lr=choice(1e-3,3e-3)"])) == [
+        ["optim.lr=0.001"],
+        ["optim.lr=0.003"],
+    ]
+    assert listed_points(dimensions(["train.seed=sort(3,1)"])) == [
+        ["train.seed=1"],
+        ["train.seed=3"],
+    ]
+    assert sorted(listed_points(dimensions(["train.seed=shuffle(1,2)"]))) == [
         ["train.seed=1"],
         ["train.seed=2"],
     ]
-    assert sweep_points(["tokenizer=glob(*)"]) == [
+    assert listed_points(dimensions(["train.seed=tag(mine,choice(1,2))"])) == [
+        ["train.seed=1"],
+        ["train.seed=2"],
+    ]
+    assert listed_points(dimensions(["tokenizer=glob(*)"])) == [
         [f"tokenizer={name}"] for name in choices("tokenizer")
     ]
-    assert sweep_points(["tokenizer=glob([b*,u*])"]) == [["tokenizer=bpe"], ["tokenizer=unigram"]]
+    assert listed_points(dimensions(["tokenizer=glob([b*,u*])"])) == [
+        ["tokenizer=bpe"],
+        ["tokenizer=unigram"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +232,7 @@ def test_what_lists_values_makes_points() -> None:
 )
 def test_what_lists_no_value_is_refused(override: str) -> None:
     with pytest.raises(ConfigError, match="optim.lr|tokenizer|train.seed"):
-        sweep_points([override])
+        listed_points(dimensions([override]))
 
 
 def test_a_shuffled_sweep_runs_the_points_that_were_checked(

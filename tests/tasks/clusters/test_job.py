@@ -128,7 +128,7 @@ def test_a_scheduler_that_is_away_for_a_while_costs_nothing(job: Job) -> None:
 def test_one_that_stays_away_ends_the_wait_and_leaves_the_job(job: Job) -> None:
     scheduler = Scripted([RUNNING, AWAY])
     with pytest.raises(
-        StageFailure, match=r"has not answered for 0 s .*no controller; job 12 goes on, run again"
+        StageFailure, match=r"has not answered for 0 s .*no controller; job 12 continues, run again"
     ):
         run(scheduler, job)
     assert "stop" not in scheduler.calls and read_job(job.folder)["id"] == "12"

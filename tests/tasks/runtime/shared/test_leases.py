@@ -180,7 +180,7 @@ def test_a_lease_that_cannot_be_given_back_costs_nothing(
 
     monkeypatch.setattr(Bucket, "remove_version", away)
     assert publish(machine("a"), make_node()).file("data/a.txt").exists()
-    assert "was not given back" in caplog.text
+    assert "was not released" in caplog.text
 
 
 def test_runs_of_a_chain_begin_one_after_another_on_two_machines(
