@@ -1,10 +1,10 @@
-"""Checks guesses of a draft beside each other: an engine whose passes may give several tokens to
-every answer.
+"""Decodes several answers speculatively: an engine whose passes may give each answer several
+tokens.
 
-While all answers that are written are greedy and have nothing that edits or scores their logits,
-a pass computes the last token of each and what the draft guesses behind it, and takes guesses as
-long as the model would have chosen them. So answers are those of the plain engine. Others, and
-passes with pieces of prompts, go one token at a time.
+While all running answers are greedy and nothing edits or scores their logits, a pass computes the
+last token of each and the tokens that the draft guesses after it. It takes guesses as long as the
+model would have chosen them, so answers are those of the plain engine. Other answers, and passes
+with pieces of prompts, go one token at a time.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _body(asked: Asked, params: SamplingParams) -> bytes:
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, body: bytes, answered: Answered) -> None:
-    """Fill in what came; an answer that fails is one that says so."""
+    """Fill in what came; a failure is noted in the answer."""
     headers = {"Content-Type": "application/json"}
     try:
         async with session.post(url, data=body, headers=headers) as response:
