@@ -35,7 +35,7 @@ class GuessingEngine(Engine):
 
     def _burst_tokens(self, plan: Plan) -> int:
         choices = self._choices_of(plan)
-        if self._may_guess(choices):
+        if plan.is_decode and self._may_guess(choices):
             count = min(NUM_GUESSES + 1, *(choice.num_left for choice in choices))
             if count > 1 and self.scheduler.reserve(plan, count):
                 return count
