@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,7 +50,7 @@ def test_a_token_that_follows_from_neighbours_is_found(monkeypatch: pytest.Monke
 
 def test_a_token_that_is_told_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def change(engine: Engine, told: list[NewToken]) -> list[NewToken]:
-        return [replace(new, id=0) if new.id else new for new in told]
+        return [new._replace(id=0) if new.id else new for new in told]
 
     broken_engine(monkeypatch, change)
     found = findings()
@@ -61,7 +60,7 @@ def test_a_token_that_is_told_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_end_that_is_told_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def change(engine: Engine, told: list[NewToken]) -> list[NewToken]:
-        ends = [replace(new, id=None) for new in told if new.finish is not None]
+        ends = [new._replace(id=None) for new in told if new.finish is not None]
         return [*told, *ends]
 
     broken_engine(monkeypatch, change)
