@@ -24,7 +24,8 @@ DEFINITIONS = {
     "tpot_s": "(last token - first token) / (tokens - 1) of a request; none for a single token",
     "itl_s": (
         "every gap between tokens of a request, tokens - 1 of them, all requests together; k tokens"
-        " told at once are k gaps of a k-th; over HTTP gaps of chunks, which may hold several"
+        " that arrive together count as k equal gaps; over HTTP gaps of chunks, which may hold"
+        " several tokens"
     ),
     "e2e_s": "last token - due",
     "queue_s": "first pass that computes any of a request - due; unknown over HTTP",

@@ -1,5 +1,5 @@
-"""Puts an engine under load: so many requests at once (closed loop), or requests that arrive when
-they are due, whether or not earlier ones have ended (open loop).
+"""Puts an engine under load: a fixed number of open requests (closed loop), or requests that arrive
+when they are due, whether or not earlier ones have ended (open loop).
 
 Arrivals of an open loop are a Poisson process: gaps are exponential, drawn from a seed, and not
 rescaled. Prompts are random ids of exact length, answers have the length that was asked for, and

@@ -184,7 +184,8 @@ class Engine:
     def _burst_tokens(self, plan: Plan) -> int:
         """Steps that may follow one another on the device; 0 where this pass is none of them."""
         choices = self._choices_of(plan)
-        if not (self._is_alone and all(c.answer and c.is_plain for c in choices)):
+        are_plain = all(each.answer and each.is_plain for each in choices)
+        if not (self._is_alone and plan.is_decode and are_plain):
             return 0
         left = min(choice.num_left for choice in choices)
         count = 1 if self.scheduler.waiting else min(self.burst_tokens, left)

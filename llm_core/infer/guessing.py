@@ -1,10 +1,10 @@
-"""Checks guesses of a draft beside each other: an engine whose passes may give several tokens to
-every answer.
+"""Decodes several answers speculatively: an engine whose passes may give each answer several
+tokens.
 
-While all answers that are written are greedy and have nothing that edits or scores their logits,
-a pass computes the last token of each and what the draft guesses behind it, and takes guesses as
-long as the model would have chosen them. So answers are those of the plain engine. Others, and
-passes with pieces of prompts, go one token at a time.
+While all running answers are greedy and nothing edits or scores their logits, a pass computes the
+last token of each and the tokens that the draft guesses after it. It takes guesses as long as the
+model would have chosen them, so answers are those of the plain engine. Other answers, and passes
+with pieces of prompts, go one token at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GuessingEngine(Engine):
 
     def _burst_tokens(self, plan: Plan) -> int:
         choices = self._choices_of(plan)
-        if self._may_guess(choices):
+        if plan.is_decode and self._may_guess(choices):
             count = min(NUM_GUESSES + 1, *(choice.num_left for choice in choices))
             if count > 1 and self.scheduler.reserve(plan, count):
                 return count

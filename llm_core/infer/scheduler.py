@@ -71,6 +71,12 @@ class Plan:
     def num_tokens(self) -> int:
         return sum(piece.end - piece.begin for piece in self.pieces)
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether each sequence computes its last token alone. One that was sent back computes
+        its answer so far again first."""
+        return all(piece.needs_logits and piece.end - piece.begin == 1 for piece in self.pieces)
+
 
 class Scheduler:
     """Sequences that run, those that wait, and the blocks they share."""

@@ -121,27 +121,6 @@ class ModelDraft:
         return list(tokens[same:])
 
 
-def generate_speculatively(
-    model: Transformer,
-    prompt_ids: Sequence[int],
-    params: SamplingParams,
-    max_new_tokens: int,
-    draft: Draft,
-    eos_ids: Sequence[int] = (),
-    num_guesses: int = NUM_GUESSES,
-) -> Speculated:
-    """The answer to one prompt, up to and without the first of `eos_ids`, as `speculate`."""
-    found = Speculated([], 0, 0, 0)
-    for each in speculate(model, prompt_ids, params, max_new_tokens, draft, eos_ids, num_guesses):
-        found = Speculated(
-            found.ids + each.ids,
-            found.num_passes + each.num_passes,
-            found.num_guesses + each.num_guesses,
-            found.num_taken + each.num_taken,
-        )
-    return found
-
-
 @torch.inference_mode()
 def speculate(
     model: Transformer,

@@ -111,7 +111,7 @@ def limits(work: Work, elapsed_s: float, peaks: Peaks) -> dict[str, float | str]
 def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
     """Best of some repeats after a warm-up: noise may only lower a peak. Half a second on CPUs."""
     size = 8192 if device.type == "cuda" else 768
-    # Random, as multiplying equal numbers takes less power, so that a GPU clocks higher.
+    # Random: products of equal numbers draw less power, and a GPU then runs at higher clocks.
     left = torch.randn(size, size, device=device).to(dtype)
     multiply_s = best_time(lambda: left @ left, device)
     return Peaks(measure_bandwidth(device, dtype), 2 * size**3 / multiply_s)
@@ -121,7 +121,7 @@ def measure_bandwidth(device: torch.device, dtype: torch.dtype) -> float:
     """Bytes per second of reading or of copying a large array, whichever is more; a copy counts
     what it reads and what it writes."""
     on_gpu = device.type == "cuda"
-    # So many passes that starting and awaiting them takes no time beside.
+    # Enough passes that launching and synchronising take a negligible share of the time.
     passes = 20 if on_gpu else 1
     array = torch.ones(
         (1 << 30 if on_gpu else 1 << 26) // dtype.itemsize, dtype=dtype, device=device

@@ -5,9 +5,9 @@ over the first, of medians. Its interval is a percentile bootstrap at 95 %: of a
 of both sides are drawn anew; of a load, the same requests on both sides, as request n has the same
 length in both. Over all cells it is the geometric mean of the ratios, whose interval draws cells in
 pairs, and repeats within each. Few repeats make intervals too narrow. `is_clear` marks an interval
-that leaves out 1.
+that excludes 1.
 
-Leaves out: correction for the number of comparisons, and drift of the machine between both.
+Leaves out: correction for the number of comparisons, and drift of the machine between them.
 """
 
 from __future__ import annotations

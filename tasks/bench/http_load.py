@@ -80,7 +80,7 @@ def _body(asked: Asked, params: SamplingParams) -> bytes:
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, body: bytes, answered: Answered) -> None:
-    """Fill in what came; an answer that fails is one that says so."""
+    """Fill in what came; a failure is noted in the answer."""
     headers = {"Content-Type": "application/json"}
     try:
         async with session.post(url, data=body, headers=headers) as response:
@@ -138,6 +138,7 @@ def _serve(
     folder: Path, config: ServeConfig, generate: GenerateConfig, ready: Connection, parent: int
 ) -> None:
     from llm_core.device import choose_device
+    from llm_core.infer.ranks.team import OneProcess
     from tasks.serving.server import listen, load_service, make_app, run_app
 
     terminate_with_parent(parent)
@@ -148,8 +149,8 @@ def _serve(
         contextlib.redirect_stdout(nowhere),
         listen(config) as listening,
     ):
-        device = choose_device(generate.device)
-        app = make_app(load_service(folder, folder.name, config, generate, device), config)
+        models = OneProcess(choose_device(generate.device))
+        app = make_app(load_service(folder, folder.name, config, generate, models), config)
         ready.send_bytes(str(listening.getsockname()[1]).encode())
         ready.close()
         run_app(app, config, listening)

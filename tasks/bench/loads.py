@@ -1,5 +1,5 @@
-"""Measures loads: so many requests at once, and Poisson arrivals at shares of what was answered
-then, on the engine and over HTTP.
+"""Measures loads, on the engine and over HTTP: a fixed number of open requests, and Poisson
+arrivals at shares of the rate that was answered then.
 
 Each row is `llm_core.bench.latency.summarise` with "target" (engine, http), "kind" (closed, open),
 "concurrency" or "rate_per_s" with "arrival_frac", and a histogram of the gaps between tokens. All

@@ -8,7 +8,7 @@ check. In the dtypes that are timed, greedy answers must be those of full passes
 weights that fail are left out.
 
 Then the grid of `llm_core.bench.generation` (batch, context, cache, weights, cached or recomputed),
-and loads: so many requests at once, and Poisson arrivals, on the engine and over HTTP
+and loads on the engine and over HTTP: a fixed number of open requests, and Poisson arrivals
 (`tasks.bench.loads`).
 
 In: the model folder of train. Out: `bench.json`. A measured stage: its key holds the device

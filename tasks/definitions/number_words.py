@@ -1,8 +1,7 @@
 """Lists the words that say what a number is: a telephone, a card, an address, or something else.
 
 `word` is a whole word, `word-` the beginning of one, `-word-` any part of one; `_` is a blank.
-Words in scripts without blanks, and in Arabic and Hebrew, whose particles are written together
-with
+Words in scripts without blanks, and in Arabic and Hebrew, whose particles are written together with
 the word, count anywhere. Case makes no difference.
 """
 

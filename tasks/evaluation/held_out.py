@@ -76,7 +76,7 @@ def choose_window(train: Artifact, model: Transformer, config: EvaluateConfig) -
 
 
 def choose_documents(
-    validation: TokenShards, tokenizer: Tokenizer, config: EvaluateConfig
+    validation: TokenShards, config: EvaluateConfig
 ) -> tuple[list[Document], dict[str, int]]:
     """The documents to score, in order of id, and how many others there are."""
     ordered = sorted(validation.documents(), key=lambda d: d.id)
@@ -281,7 +281,7 @@ def document_rows(scored: Scored) -> list[dict[str, Any]]:
 
 
 def _raised(bits: float) -> float | None:
-    """2 to the power of `bits`; None beyond doubles, where a word has more bits than any text."""
+    """2 to the power of `bits`; None where a double cannot hold it: text without spaces."""
     return round(2.0**bits, PERPLEXITY_DIGITS) if bits < sys.float_info.max_exp else None
 
 

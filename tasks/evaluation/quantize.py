@@ -67,7 +67,7 @@ class Validation:
 
         codec, validation = load_tokenizer(tokenizer.path), open_shards(shards.path, "validation")
         validation.check_ids(model.config.vocab_size)
-        chosen, _ = choose_documents(validation, codec, config)
+        chosen, _ = choose_documents(validation, config)
         check_round_trip(documents, codec, chosen)
         tokens = [np.asarray(d.tokens[: config.max_document_tokens], np.int64) for d in chosen]
         num_bytes = sum(int(codec.bytes_per_token[each].sum()) for each in tokens)

@@ -80,7 +80,7 @@ def evaluate_model(
         )
         for split in (validation, training):
             split.check_ids(model.config.vocab_size)
-        chosen, skipped = choose_documents(validation, codec, scoring)
+        chosen, skipped = choose_documents(validation, scoring)
         check_round_trip(documents, codec, chosen)
         window, context = choose_window(train, model, scoring)
         prompts = choose_prompts(codec, chosen, scoring)
@@ -89,6 +89,7 @@ def evaluate_model(
         scored_in = to_scoring_dtype(model, codec, chosen, window, context, scoring)
         scored = score(model, codec, training, chosen, window, context, scoring)
         samples = write_samples(model, codec, prompts, generation)
+        del model  # suites load their own, and memory may not hold both
     counts = skipped | {
         "documents": len(chosen),
         "tokens": int(scored.num_tokens.sum()),

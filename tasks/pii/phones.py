@@ -3,7 +3,7 @@
 An international number must be valid in the plan of its country code. A national one must be valid
 in the plan of a configured region, and grouped as that plan writes it (STRICT_GROUPING in
 libphonenumber), so that dates, ISBNs, ids and rows of numbers stay; regions that share a country
-code share a plan. Behind a word that goes with telephones (`tasks.kernels.pii.phone_labels`) any
+code share a plan. Behind a word that goes with telephones (`tasks.kernels.pii.labels`) any
 groups will do, and the plans of `LARGEST` count too. `phone_shapes` gives the groupings to the
 kernel, which passes few candidates. Cost: about a tenth of a millisecond a candidate; verdicts are
 remembered. Real text has a few candidates a megabyte; text of nothing but numbers takes minutes.

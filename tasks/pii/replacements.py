@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import unicodedata
 from collections.abc import Callable
 
 import numpy as np
@@ -42,13 +41,15 @@ def _keyed_digest(key: bytes, kind: str, value: bytes) -> str:
 
 
 def normal_form(kind: str, value: bytes) -> bytes:
-    """One spelling of a value: e-mail in lower case; numbers without what groups them; the rest as
-    it is."""
-    # Full-width letters and digits, and signs that show nothing, are spellings of the same.
-    text = unicodedata.normalize("NFKC", value.decode("utf-8")).replace("\u00ad", "")
-    value = text.encode()
+    """One spelling of a value, that of its view (`tasks.kernels.text.view`): e-mail in lower case;
+    numbers without what groups them."""
+    from tasks.kernels.text.view import view_of
+
+    # As the search reads it, so that a number is the same in digits of every script.
+    view = view_of(np.frombuffer(value, np.uint8), np.array([0, len(value)]), signs=True)
+    value = view.values.tobytes()
     if kind == "EMAIL":
-        return text.casefold().encode()
+        return value.decode("utf-8").casefold().encode()
     if kind in ("CARD", "IBAN", "NATIONAL_ID", "PHONE", "MAC"):
         return bytes(c for c in value.lower() if 48 <= c <= 57 or 97 <= c <= 122 or c == 43)
     return value

@@ -62,8 +62,8 @@ def serve_folder(folder: Path, name: str, config: ServeConfig, generate: Generat
 
 
 def _stop() -> None:
-    """End the server from another thread, as when its model is incomplete. One that has not begun
-    to serve ends by what breaks in loading."""
+    """End the server from another thread, as when its model is incomplete. Before it serves, the
+    loading fails by itself."""
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         os.kill(os.getpid(), signal.SIGTERM)
 

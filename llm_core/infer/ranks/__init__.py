@@ -2,5 +2,5 @@
 
 Read `shares.py` (who holds what), `layers.py` (what is exchanged), `team.py` (how the processes
 start and end), `led.py` (rank 0, which the rest of the program sees as a model), `follow.py` (the
-others).
+others), `messages.py` (what goes between them).
 """

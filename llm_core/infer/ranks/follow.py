@@ -1,7 +1,7 @@
-"""Computes as a further rank of a model what rank 0 tells, until it says to end:
-`python -m llm_core.infer.ranks.follow`, in the environment that torchrun gives.
+"""Runs a further rank of a model: computes what rank 0 orders, until it is told to end.
 
-Whatever fails ends this process, and rank 0 then names it.
+`python -m llm_core.infer.ranks.follow` is started by rank 0 (`team.py`). Whatever fails ends this
+process, and rank 0 then names it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ FUNCTIONS: dict[str, Callable[..., list[Any]]] = {
 }
 """Those marked in `llm_core.infer.replicas`."""
 TIMEOUT = timedelta(minutes=30)
-"""For a rank that is there and takes no part in an exchange."""
+"""Of an exchange that a living rank takes no part in."""
 IDLE = timedelta(days=3650)
-"""For one that waits for the next request."""
+"""Of a rank that waits for the next request."""
 KINDS: dict[str, type] = {
     "StaticCache": StaticCache,
     "RingCache": RingCache,
@@ -163,8 +163,8 @@ class Follower:
 def joined(
     device: torch.device, store: dist.Store | None = None, rank: int = -1, world: int = -1
 ) -> Iterator[dist.ProcessGroup]:
-    """In the group of all ranks, by a store or by the launcher's environment; gives the group of
-    messages."""
+    """Join the group of all ranks, found by a store or by the launcher's environment, until the
+    block ends; gives the group of messages."""
     is_cuda = device.type == "cuda"
     if is_cuda:
         torch.cuda.set_device(device)

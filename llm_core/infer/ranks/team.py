@@ -37,7 +37,7 @@ from llm_core.quantize.formats import Format
 
 POLL_S = 0.1
 NOTICE_S = 20.0
-"""How much later than what it broke the end of a rank may be seen: connections end first."""
+"""How long to wait, once an exchange broke, for the end of a rank: connections close first."""
 END_S = 10.0
 ROOT = Path(__file__).parents[3]
 STORE = "store"
@@ -86,15 +86,16 @@ def open_models(
         yield OneProcess(device)
         return
     is_launched = "RANK" in os.environ
+    setting = "data_parallel" if are_whole else "tensor_parallel"
     if is_launched and int(os.environ["WORLD_SIZE"]) != num_ranks:
         raise ConfigError(
-            f"tensor_parallel ({num_ranks}) must equal the processes that torchrun started"
+            f"{setting} ({num_ranks}) must equal the number of processes that torchrun started"
             f" ({os.environ['WORLD_SIZE']}); start as many"
         )
     local_ranks = int(os.environ["LOCAL_WORLD_SIZE"]) if is_launched else num_ranks
     if device.type == "cuda" and torch.cuda.device_count() < local_ranks:
         raise ConfigError(
-            f"tensor_parallel ({num_ranks}) needs a GPU for each rank, and this machine shows"
+            f"{setting} ({num_ranks}) needs a GPU for each process, and this machine shows"
             f" {torch.cuda.device_count()}; lower it, or set device=cpu"
         )
     num_threads = torch.get_num_threads()

@@ -43,6 +43,7 @@ from tasks.kernels.pii.tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, key_end, 
 from tasks.kernels.text.addresses import pointers
 
 MAX_ROWS_OF_A_TRIGGER = 40
+_TOLD_PHONE = 1 << kinds.TOLD_PHONE
 _NATIONAL_PHONES = sum(1 << kind for kind in kinds.NATIONAL_PHONES)
 MIN_ROOM = 1024 * ROW
 
@@ -205,7 +206,8 @@ def _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, shapes
         for k in range(num_groups - 1 if start >= 0 else -1, -1, -1):
             end = groups[END + k]
             if 7 <= groups[DIGITS + k] <= MAX_PHONE_DIGITS and ends_a_phone(v, high, end):
-                told = told_phone(v, low, start, groups[DIGITS + k])
+                # Without regions only what is valid in its plan is wanted.
+                told = wanted & _TOLD_PHONE != 0 and told_phone(v, low, start, groups[DIGITS + k])
                 kind = kinds.TOLD_PHONE if told else kinds.PHONE
                 count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end))
         return count

@@ -1,12 +1,11 @@
 """Makes one view of texts in which spellings that differ by encoding alone are equal.
 
 A text is read as it would be typed on one keyboard: composed (NFC, Unicode Standard Annex 15),
-without signs that show nothing (soft hyphens, joiners, variation selectors; a zero width space
-parts words, and stays), with
-full-width letters and digits, digits of other scripts and half-width Kana in their usual form. With
-`signs`, dashes, quotes and full-width signs too are those of ASCII. Offsets of the view are mapped
-back to bytes of the text. Language and rules read the view without signs; shingles and the search
-for personal data read it with them.
+without invisible signs (soft hyphens, joiners, variation selectors; a zero width space separates
+words, and stays), with full-width letters and digits, digits of other scripts and half-width Kana
+in their usual form. With `signs`, dashes, quotes and full-width signs become those of ASCII too.
+Offsets of the view are mapped back to bytes of the text. Language and rules read the view without
+signs; shingles and the search for personal data read it with them.
 
 Marks that follow their letter in canonical order are composed; what NFC reorders stays. Cost: text
 that is its own view is returned as it is, after one pass: eight bytes at a time in ASCII, one

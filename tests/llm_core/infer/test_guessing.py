@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_core.infer.choice.sampling import GREEDY, SamplingParams
@@ -40,6 +42,27 @@ def test_greedy_answers_are_those_of_the_plain_engine(draft: str, settings: Engi
     stops = [plain[1][0][5]]
     stopping = GuessingEngine(model, settings, stops, DRAFTS[draft]())
     assert answers(stopping, [GREEDY] * 3) == answers(Engine(model, settings, stops), [GREEDY] * 3)
+
+
+@pytest.mark.parametrize("cache_tokens", [48, 60])
+def test_answers_that_were_sent_back_go_on_as_they_were(cache_tokens: int) -> None:
+    model = make_model()
+    few = EngineConfig(cache_tokens=cache_tokens, block_tokens=4, budget_tokens=32, max_running=4)
+
+    def run(engine: Engine) -> list[list[int]]:
+        requests = [engine.submit(random_ids(5 + 2 * i, i), GREEDY, 30) for i in range(4)]
+        while engine.busy:
+            engine.step()
+        return [request.answers[0] for request in requests]
+
+    plain = run(Engine(model, SETTINGS, []))
+    engines = (
+        Engine(model, replace(few, burst_tokens=4), []),
+        GuessingEngine(model, few, [], NGramDraft()),
+    )
+    for engine in engines:
+        assert run(engine) == plain
+        assert engine.num_preemptions
 
 
 def test_good_guesses_save_passes() -> None:

@@ -9,8 +9,8 @@ import torch
 from llm_core.config import ConfigError
 from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.generation import generate
-from llm_core.infer.speculative import NGramDraft, _check, generate_speculatively
-from tests.support.engine.drafts import DRAFTS
+from llm_core.infer.speculative import NGramDraft, _check
+from tests.support.engine.drafts import DRAFTS, generate_speculatively
 from tests.support.engine.small_model import make_model, random_ids
 
 VOCAB = 61

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from llm_core.infer.choice.sampling import SamplingParams
-from llm_core.infer.speculative import Draft, ModelDraft, NGramDraft
+from llm_core.infer.speculative import Draft, ModelDraft, NGramDraft, Speculated, speculate
 from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model
 
@@ -40,3 +40,23 @@ DRAFTS: dict[str, Callable[[], Draft]] = {
     "short": lambda: ModelDraft(other_model(), 20),
     "wrong": WrongDraft,
 }
+
+
+def generate_speculatively(
+    model: Transformer,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    max_new_tokens: int,
+    draft: Draft,
+    eos_ids: Sequence[int] = (),
+) -> Speculated:
+    """The answer to one prompt, as `speculate` gives it, with the sums of its passes."""
+    found = Speculated([], 0, 0, 0)
+    for each in speculate(model, prompt_ids, params, max_new_tokens, draft, eos_ids):
+        found = Speculated(
+            found.ids + each.ids,
+            found.num_passes + each.num_passes,
+            found.num_guesses + each.num_guesses,
+            found.num_taken + each.num_taken,
+        )
+    return found

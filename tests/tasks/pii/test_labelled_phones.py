@@ -81,6 +81,10 @@ def test_without_regions_no_national_number_is_found_behind_any_word() -> None:
     assert find_spans(text, PiiConfig(regions=())) == []
 
 
+def test_without_regions_international_numbers_behind_a_word_are_found_still() -> None:
+    assert find_spans(b"Call +1 212 555 2368", PiiConfig(regions=())) == [(5, 20, "PHONE")]
+
+
 def test_mobile_numbers_of_china_are_found_by_form_where_china_is_a_region() -> None:
     assert len(find_spans(b"saw 13912345678", PiiConfig(regions=("CN",)))) == 1
     assert find_spans(b"saw 13912345678", PiiConfig(regions=("US",))) == []

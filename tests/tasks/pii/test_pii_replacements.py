@@ -89,6 +89,12 @@ def test_pseudonyms_are_equal_for_equal_values_and_keys_alone() -> None:
     )
 
 
+def test_a_number_in_digits_of_another_script_has_the_pseudonym_of_its_value() -> None:
+    values = ("050-1234567", "٠٥٠-١٢٣٤٥٦٧", "０５０‍1234567", "٠٥٠-١٢٣٤٥٦٨")
+    made = [pseudonym(b"a" * 16, "PHONE", value.encode()) for value in values]
+    assert made[0] == made[1] == made[2] != made[3]
+
+
 def test_keys_come_from_outside_and_only_their_digest_is_kept(tmp_path, monkeypatch) -> None:
     config = _config(action="pseudonym")
     assert KEY not in canonical_json(key_config(config)) and KEY.encode() not in pickle.dumps(

@@ -24,9 +24,10 @@ from llm_core.infer.engine import Engine
 from llm_core.infer.equivalence import Shape, check_cache
 from llm_core.infer.generation import generate
 from llm_core.infer.ranks.team import Models, RankLost, open_models
-from llm_core.infer.speculative import ModelDraft, NGramDraft, generate_speculatively
+from llm_core.infer.speculative import ModelDraft, NGramDraft
 from llm_core.model.transformer import Transformer
 from llm_core.quantize.model import round_model
+from tests.support.engine.drafts import generate_speculatively
 from tests.support.engine.published_models import CASES, random_ids, reference
 from tests.support.engine.rank_programs import start_pair
 from tests.support.engine.small_model import make_model
