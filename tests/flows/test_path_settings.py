@@ -119,7 +119,7 @@ def test_a_source_that_holds_what_a_run_writes_is_refused(
     corpus.mkdir()
     places[place] = corpus / inside
     given = [f"source.paths=['{corpus}']", *(f"{name}='{path}'" for name, path in places.items())]
-    with pytest.raises(ConfigError, match=f"holds {place} .*would read what it writes"):
+    with pytest.raises(ConfigError, match=f"contains {place} .*would read what it writes"):
         compose(given)
 
 

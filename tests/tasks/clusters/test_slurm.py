@@ -135,7 +135,7 @@ def test_lines_of_setup_run_before_the_program(commands: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"--partition": "gpu"}, "without dashes"),
+        ({"--partition": "gpu"}, "without leading dashes"),
         ({"job-name": "x"}, "set by textmill"),
         ({"comment": "a\nb"}, "one line"),
         ({"exclusive": False}, "or true"),
