@@ -79,15 +79,19 @@ def schedule(words: Sequence[str], cron: str | None, off: bool, name: str) -> in
     if not words or "=" in words[0]:
         return _list_schedules(compose(words))
     entry, overrides = _flow_and_overrides("schedule", words)
+    config = compose(overrides)
+    given = [word for word in overrides if word.partition("=")[0] not in PLACES]
     # A schedule can be stopped whatever has become of its input.
-    config = compose(overrides) if off else _checked(entry, overrides)
+    if given and not off:
+        _checked(entry, overrides)
     api, deployment = _deployment(config, entry)
     place = f"/deployments/{deployment['id']}/schedules"
     known = next((one for one in deployment["schedules"] if one.get("slug") == name), None)
     # A new time, or turning it on again, leaves the overrides of a schedule as they are.
     kept = ((known or {}).get("parameters") or {}).get("overrides", [])
-    given = [word for word in overrides if word.partition("=")[0] not in PLACES]
     overrides = kept if kept and not given else _with_places(overrides, config)
+    if not given and not off:
+        _checked(entry, overrides)
     if off:
         if known is None:
             slugs = [str(one.get("slug")) for one in deployment["schedules"]]
