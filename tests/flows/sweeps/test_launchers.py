@@ -102,5 +102,5 @@ def test_a_training_that_falls_behind_saves_and_keeps_its_curve(tmp_path: Path) 
     train = tracked.children(pruned)["train"]
     history = tracked.client.get_metric_history(train.info.run_id, "val_bpb")
     assert history and all(point.step % 100 == 0 for point in history)
-    (status,) = (tmp_path / "store/.work/train").glob("*/run-*/status.json") or [None]
-    assert status and json.loads(status.read_text())["outcome"] == "preempted"
+    (status,) = (tmp_path / "store/.work/train").rglob("run-*/status.json")
+    assert json.loads(status.read_text())["outcome"] == "preempted"
