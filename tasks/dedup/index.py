@@ -35,8 +35,9 @@ from tasks.dedup.signatures import choose_bands
 from tasks.dedup.signed_documents import id_words
 from tasks.runtime.artifact import ArtifactMismatch, write_json
 
-VERSION = 3
-"""Of what hashes mean: 1 had no lone signs in shingles, 2 had BLAKE2b for exact keys."""
+VERSION = 4
+"""Of what hashes mean: 1 had no lone signs in shingles, 2 had BLAKE2b for exact keys, 3 had all
+lone signs, and texts as they are written."""
 
 SCHEME_FILE, DOCUMENTS_FILE, URLS_FILE, SIGNATURES_FILE, BANDS_FILE, SHINGLES_FILE, PIECES_FILE = (
     INDEX_FILES

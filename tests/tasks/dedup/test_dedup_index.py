@@ -261,9 +261,9 @@ def test_an_index_whose_hashes_mean_something_else_is_refused(tmp_path: Path) ->
     documents = [{"name": "a", "text": "some text"}]
     first, _ = run(tmp_path / "first", documents, CONFIG)
     file = first.path / "index" / "scheme.json"
-    file.write_text(file.read_text("utf-8").replace('"version": 3', '"version": 2'), "utf-8")
+    file.write_text(file.read_text("utf-8").replace('"version": 4', '"version": 3'), "utf-8")
     with pytest.raises(
-        ArtifactMismatch, match=r"version 2, and this release reads 3; rebuild the index"
+        ArtifactMismatch, match=r"version 3, and this release reads 4; rebuild the index"
     ):
         run(tmp_path / "second", documents, replace(CONFIG, index=first.path))
 
