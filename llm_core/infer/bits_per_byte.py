@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from llm_core.config import ConfigError
+from llm_core.infer.cache.attention import any_length
 from llm_core.infer.replicas import among_replicas
 from llm_core.infer.scoring import token_logprobs
 from llm_core.model.transformer import Transformer
@@ -113,7 +114,8 @@ def score_documents(
             targets_BT[row, skipped:size] = tokens[window.score_from : window.end]
         places_N = torch.from_numpy(np.flatnonzero(targets_BT >= 0)).to(device)
         targets_N = torch.from_numpy(targets_BT[targets_BT >= 0]).to(device)
-        hidden_BTD = model.hidden(torch.from_numpy(inputs_BT).to(device))
+        with any_length():
+            hidden_BTD = model.hidden(torch.from_numpy(inputs_BT).to(device))
         nats, _ = token_logprobs(model, hidden_BTD.flatten(0, 1)[places_N], targets_N)
         scored = nats / -math.log(2)
         begin = 0

@@ -62,8 +62,7 @@ class Engine:
         # Tokens are chosen here, and other processes wait for them.
         self._is_alone = not isinstance(model, MakesCaches)
         self.splits_passes = self.device.type == "cuda"
-        """Whether decodes beside prompts are a pass of their own: a captured step takes less time
-        than the attention of as many sequences, one by one."""
+        """Whether decodes beside prompts are a captured step, not attended one by one."""
         self.edits = LogitEdits(model.config.vocab_size, self.device)
         self.num_prefix_tokens = self.num_preemptions = self.num_computed_tokens = 0
         self._choices: dict[Running, Choice] = {}
@@ -151,12 +150,12 @@ class Engine:
 
     def _apart(self, plan: Plan) -> tuple[Plan, Plan]:
         """Decodes that a burst can compute, and the rest."""
-        pieces: dict[bool, list[Piece]] = {True: [], False: []}
-        for piece in plan.pieces:
-            choice = self._choices[piece.sequence]
-            is_decode = piece.end - piece.begin == 1 and piece.needs_logits
-            pieces[is_decode and bool(choice.answer) and choice.is_plain].append(piece)
-        return Plan(pieces[True], []), Plan(pieces[False], [])
+        rest = [piece for piece in plan.pieces if not self._may_burst(piece)]
+        return Plan([piece for piece in plan.pieces if piece not in rest], []), Plan(rest, [])
+
+    def _may_burst(self, piece: Piece) -> bool:
+        choice = self._choices[piece.sequence]
+        return piece.is_decode and bool(choice.answer) and choice.is_plain
 
     def _pass(self, plan: Plan) -> list[NewToken]:
         coming = Pass.of(
@@ -166,10 +165,7 @@ class Engine:
             self.config.block_tokens,
             self.device,
         )
-        self.cache.begin(coming)
-        ids_1N, positions_1N = coming.ids_N[None], coming.positions_N[None]
-        with any_length():
-            hidden_ND = self.model.hidden(ids_1N, positions_1N, self.cache)[0]
+        hidden_ND = self._hidden(coming)
         self.scheduler.computed(plan)
         place = 0
         ready: list[tuple[Choice, int]] = []
@@ -181,13 +177,17 @@ class Engine:
                 ready += [(choice, place - 1) for choice in self._begin_answers(piece.sequence)]
         return self._next_tokens(ready, hidden_ND)
 
+    def _hidden(self, coming: Pass) -> Tensor:
+        self.cache.begin(coming)
+        ids_1N, positions_1N = coming.ids_N[None], coming.positions_N[None]
+        with any_length():
+            return self.model.hidden(ids_1N, positions_1N, self.cache)[0]
+
     def _burst_tokens(self, plan: Plan) -> int:
         """Steps that may follow one another on the device; 0 where this pass is none of them."""
-        choices = self._choices_of(plan)
-        are_plain = all(each.answer and each.is_plain for each in choices)
-        if not (self._is_alone and plan.is_decode and are_plain):
+        if not (self._is_alone and all(map(self._may_burst, plan.pieces))):
             return 0
-        left = min(choice.num_left for choice in choices)
+        left = min(choice.num_left for choice in self._choices_of(plan))
         count = 1 if self.scheduler.waiting else min(self.burst_tokens, left)
         if count > 1 and not self.scheduler.reserve(plan, count):
             count = 1

@@ -63,9 +63,7 @@ class GuessingEngine(Engine):
             self.config.block_tokens,
             self.device,
         )
-        self.cache.begin(coming)
-        hidden_ND = self.model.hidden(coming.ids_N[None], coming.positions_N[None], self.cache)[0]
-        logits_NV = self.model.logits(hidden_ND).float()
+        logits_NV = self.model.logits(self._hidden(coming)).float()
         # As `choose` does: -1 where no token can be chosen.
         is_number_N = logits_NV.amax(-1).isfinite()
         best = torch.where(is_number_N, logits_NV.argmax(-1), -1).tolist()

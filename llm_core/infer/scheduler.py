@@ -59,6 +59,12 @@ class Piece:
         """Whether this is all there is, so that the next token is chosen after its last."""
         return self.end == len(self.sequence.tokens)
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether this is the last token alone. A sequence that was sent back computes its answer
+        so far again first."""
+        return self.needs_logits and self.end - self.begin == 1
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -73,9 +79,7 @@ class Plan:
 
     @property
     def is_decode(self) -> bool:
-        """Whether each sequence computes its last token alone. One that was sent back computes
-        its answer so far again first."""
-        return all(piece.needs_logits and piece.end - piece.begin == 1 for piece in self.pieces)
+        return all(piece.is_decode for piece in self.pieces)
 
 
 class Scheduler:

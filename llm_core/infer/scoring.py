@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from llm_core.infer.cache.attention import any_length
 from llm_core.infer.cache.rows import place_of
 from llm_core.infer.cache.static import StaticCache
 from llm_core.model.transformer import Transformer
@@ -78,7 +79,8 @@ def score_continuations(
     planned = [_plan(number, group, shares_context) for number, group in enumerate(groups) if group]
     found: list[dict[Continuation, TokenScores]] = [{} for _ in groups]
     for batch in _batches(planned, batch_tokens):
-        scores = iter(_score(model, batch))
+        with any_length():
+            scores = iter(_score(model, batch))
         for group in batch:
             found[group.number] = {each: next(scores) for each in group.sequences}
     return [[known[each] for each in group] for known, group in zip(found, groups, strict=True)]

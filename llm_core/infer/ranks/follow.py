@@ -20,6 +20,7 @@ from torch import Tensor
 from llm_core.device import set_threads
 from llm_core.huggingface.export import load_model
 from llm_core.infer.bits_per_byte import score_documents
+from llm_core.infer.cache.attention import any_length
 from llm_core.infer.cache.paged import PagedCache, Pass
 from llm_core.infer.cache.ring import RingCache
 from llm_core.infer.cache.rows import place_of
@@ -140,7 +141,8 @@ class Follower:
         ids_BT = torch.tensor(ids, device=self.device)
         positions_BT = None if positions is None else torch.tensor(positions, device=self.device)
         cache = None if number is None else self._objects[number]
-        self._objects[model].hidden(ids_BT, positions_BT, cache)
+        with any_length():
+            self._objects[model].hidden(ids_BT, positions_BT, cache)
 
     def _logits(self, model: int, num_places: int) -> None:
         owner = self._objects[model]
