@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from tasks.evaluation.config import GenerateConfig
+from tasks.runtime.code import ROOT
 from tasks.serving.config import ServeConfig
 from tasks.serving.endpoints import Service
 from tasks.serving.server import load_service, make_app
@@ -91,3 +95,25 @@ def served(
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextmanager
+def serving(folder: Path, *overrides: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`textmill serve` in a process of its own, and its URL; killed when the block ends."""
+    words = ["serve", f"folder={folder}", "serve.port=0", *overrides]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:")
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()

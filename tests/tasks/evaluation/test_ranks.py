@@ -25,7 +25,7 @@ from tasks.evaluation.models import open_models
 from tasks.evaluation.stage import evaluate_model
 from tasks.runtime.code import ROOT
 from tests.support.data.trained_run import Run, make_run
-from tests.support.served_models import publish_model
+from tests.support.served_models import publish_model, serving
 
 
 @pytest.fixture(scope="module")
@@ -95,18 +95,8 @@ def test_two_ranks_score_and_measure_what_one_process_does(run: Run, tmp_path: P
 @pytest.mark.slow
 def test_a_server_that_loses_a_rank_ends_in_one_line(tmp_path: Path) -> None:
     publish_model(tmp_path)
-    words = [f"folder={tmp_path}", "serve.port=0", "generate.tensor_parallel=2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "serve", *words, "generate.device=cpu"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("http://127.0.0.1:")
+    overrides = ("generate.tensor_parallel=2", "generate.device=cpu")
+    with serving(tmp_path, *overrides) as (process, _):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         followers = [
             int(child)
@@ -118,9 +108,6 @@ def test_a_server_that_loses_a_rank_ends_in_one_line(tmp_path: Path) -> None:
         assert process.returncode == 2
         assert said.splitlines()[-1].startswith("textmill: rank 1 of 2 was ended by SIGKILL")
         assert "Traceback" not in said
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.slow

@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -23,9 +20,8 @@ import pytest
 from llm_core.infer.bursts import Bursts
 from llm_core.infer.engine import Engine
 from llm_core.infer.requests import NewToken
-from tasks.runtime.code import ROOT
 from tasks.serving.config import ServeConfig
-from tests.support.served_models import NAME, Served, publish_model, served
+from tests.support.served_models import NAME, Served, publish_model, served, serving
 
 ENDLESS: dict[str, Any] = {"model": NAME, "prompt": "x", "max_tokens": 400, "min_tokens": 400}
 
@@ -167,19 +163,7 @@ def test_an_engine_that_fails_is_said_and_answers_no_more(
 
 
 def test_sigterm_ends_what_runs_takes_no_more_and_exits_with_0(folder: Path) -> None:
-    words = [f"folder={folder}", "serve.port=0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "serve", *words],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    try:
-        assert process.stdout is not None and process.stderr is not None
-        url = process.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:")
+    with serving(folder) as (process, url):
         body = json.dumps(ENDLESS | {"model": folder.name, "prompt": "canary"}).encode()
         with ThreadPoolExecutor(1) as pool:
             asking = pool.submit(
@@ -199,7 +183,4 @@ def test_sigterm_ends_what_runs_takes_no_more_and_exits_with_0(folder: Path) -> 
         assert process.wait(timeout=60) == 0
         with pytest.raises(OSError):
             urllib.request.urlopen(f"{url}/health", timeout=5)
-        assert "canary" not in process.stderr.read()
-    finally:
-        process.kill()
-        process.wait()
+        assert process.stderr is not None and "canary" not in process.stderr.read()
