@@ -1,0 +1,152 @@
+"""Counts what backward finds of forward: bytes of activations and logits on one process.
+
+Of a block, numbers per token that are kept, with A = heads x head_dim, K = kv_heads x head_dim,
+D = dim and F = ffn_dim:
+
+| recompute | kernels | kept |
+|---|---|---|
+| none | torch | 4 D + 3 A + 3 K + 4 F |
+| none | triton | 4 D + 2 A + 2 K + 3 F |
+| none | quack | 4 D + 2 A + 2 K + 2 F |
+| selective | any | D + 2 A + 2 K + 2 F |
+| full | any | D |
+
+4 D: the stream before and after attention, and both of them normed. torch keeps queries and keys
+before and after they are rotated, of which values are a view. Besides, attention keeps the
+logarithm of its sum for each head, norms one number per token, both in float32. No attention here
+keeps scores: with flash attention the term 5 a s² b of Korthikanti et al. (2022) is gone before
+anything is recomputed. GPT-2's form has 4 D + A + (A + 2 K) + 2 F: their 34 bytes per token and
+channel without its dropout masks. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_core.memory.config import MemoryConfig
+from llm_core.model.config import ComputeConfig, ModelConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.parallel.degrees import LOOPED, V_SHAPED
+from llm_core.training.config import TrainConfig
+
+STREAM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 4}
+"""Of one number of the residual stream (llm_core.model.precision)."""
+PRODUCT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+"""Of what matrix products take and give."""
+
+
+@dataclass(frozen=True)
+class BlockNumbers:
+    """Numbers per token that one block keeps: of the residual stream, which tensor ranks cut along
+    tokens; of heads and inner channels, which they share; in float32 besides."""
+
+    stream: float
+    shared: float
+    statistics: float
+
+    def bytes(self, dtype: str, tensor_ranks: int, sequence: bool) -> float:
+        stream = self.stream / (tensor_ranks if sequence else 1)
+        kept = stream * STREAM_BYTES[dtype] + self.shared / tensor_ranks * PRODUCT_BYTES[dtype]
+        return kept + 4 * self.statistics
+
+
+def block_numbers(
+    model: ModelConfig, compute: ComputeConfig, recompute: str = "none", on_cpu: bool = False
+) -> BlockNumbers:
+    """Of one block."""
+    heads, keys = model.attention_dim, model.num_kv_heads * model.head_dim
+    if recompute == "full":
+        return BlockNumbers(model.dim, 0, 0)
+    if recompute == "selective":
+        inner = 2 if model.ffn == "swiglu" else 1
+        return BlockNumbers(
+            model.dim, 2 * heads + 2 * keys + inner * model.ffn_dim, model.num_heads
+        )
+    fused = compute.kernels != "torch"
+    rotated = model.positions == "rotary"
+    # Unrotated queries and keys, and those before their norm, are dropped by fused kernels only.
+    copies = 0 if not rotated else (0 if fused else 1) + (1 if model.qk_norm else 0)
+    attention = 2 * heads + 2 * keys + copies * (heads + keys)
+    if model.ffn == "gelu":
+        inner = 2
+    else:
+        inner = {"torch": 4, "triton": 3, "quack": 2}[compute.kernels]
+        # CPUs copy the gate to have its channels in one run.
+        inner += 1 if on_cpu and not fused else 0
+    return BlockNumbers(4 * model.dim, attention + inner * model.ffn_dim, model.num_heads + 2)
+
+
+def tokens_on_a_rank(train: TrainConfig, parallel: ParallelConfig) -> int:
+    """Of one micro batch."""
+    return train.micro_batch_sequences * train.seq_len // parallel.cp
+
+
+def layers_in_flight(model: ModelConfig, parallel: ParallelConfig, micro_batches: int) -> float:
+    """Most blocks of which the fullest process keeps activations at once, counted once for each
+    micro batch.
+
+    In units of a rank's layers: gpipe keeps all m micro batches, 1F1B as many as there are stages
+    from here on (Narayanan et al., 2021), interleaved stages a share more (their section 2.2);
+    schedules that split backward keep p of them, V-shaped ones p and a half where two directions
+    run (Qi et al., 2024; DeepSeek-V3).
+    """
+    p, m = parallel.pp, micro_batches
+    if p == 1:
+        return model.num_layers
+    own, schedule = -(-model.num_layers // p), parallel.pp_schedule
+    if schedule == "naive":
+        return own
+    if schedule == "gpipe":
+        return own * m
+    if schedule in LOOPED:
+        per_rank = parallel.pp_stages_per_rank or 2
+        return own * min(m, p + (p - 1) / per_rank)
+    if schedule in V_SHAPED:
+        return own * min(m, p + (0.5 if schedule == "dualpipe_v" else 0))
+    return own * min(m, p)
+
+
+def activation_bytes(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    memory: MemoryConfig,
+    on_cpu: bool = False,
+) -> int:
+    """Most that a process keeps for backward, logits left out."""
+    tokens = tokens_on_a_rank(train, parallel)
+    micro_batches = train.global_batch_sequences // (train.micro_batch_sequences * parallel.dp)
+    layers = layers_in_flight(model, parallel, micro_batches)
+
+    def of_a_block(recompute: str) -> float:
+        numbers = block_numbers(model, train, recompute, on_cpu)
+        return tokens * numbers.bytes(train.dtype, parallel.tp, parallel.sequence_parallel)
+
+    whole = of_a_block("none")
+    if memory.ffn_tiles > 1:
+        whole -= tokens * model.ffn_dim * 2 * PRODUCT_BYTES[train.dtype] / parallel.tp
+    each = of_a_block(memory.recompute) if memory.recompute in ("selective", "full") else whole
+    # One block is made again at a time, with all that it keeps.
+    again = whole if memory.recompute != "none" else 0
+    if memory.recompute == "every":
+        layers_again = layers / memory.every_k
+        return int(layers_again * of_a_block("full") + (layers - layers_again) * whole + again)
+    return int(layers * each + again)
+
+
+def logits_bytes(
+    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig
+) -> int:
+    """Most that head and loss hold at once: logits as products give them, in float32, and their
+    exponentials; compiled, none of the copies in float32 leaves the kernel."""
+    tokens = tokens_on_a_rank(train, parallel)
+    ids = -(-model.vocab_size // parallel.tp)
+    number = PRODUCT_BYTES[train.dtype]
+    fused = train.compile and parallel.tp == 1
+    each = 2 * number if fused else number + 8
+    chunk = memory.loss_chunk_tokens
+    held = min(chunk or tokens, tokens) * ids * each
+    if chunk:
+        # The gradient of the stream, and of the head in float32.
+        held += tokens * model.dim * STREAM_BYTES[train.dtype] + 4 * ids * model.dim
+    return held

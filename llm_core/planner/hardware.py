@@ -1,0 +1,94 @@
+"""What is known of the machines a run is planned for. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_core.config import ConfigError
+
+
+@dataclass(frozen=True)
+class HardwareConfig:
+    """One kind of device, the node around it, and its price. Bandwidths count one direction, which
+    is half of what makers print of NVLink."""
+
+    name: str
+    """As it is printed."""
+    memory_gb: float
+    """Memory of a device, in 1e9 bytes."""
+    memory_gb_s: float
+    """Its bandwidth, in 1e9 bytes per second."""
+    tflops: float
+    """Stated dense peak of 16-bit products, in 1e12 operations per second."""
+    tflops_fp32: float
+    """Peak of products of float32."""
+    tflops_fp8: float = 0.0
+    """Peak of 8-bit products; 0: there are none."""
+    devices_per_node: int = 8
+    """Devices that reach each other by `node_gb_s`."""
+    node_gb_s: float = 0.0
+    """Between two devices of a node. 0: as over PCIe, 25."""
+    network_gb_s: float = 0.0
+    """Between nodes, for each device. 0: as over 10 Gb/s Ethernet that a node shares."""
+    hop_us: float = 8.0
+    """Time of one message without content."""
+    matmul_share: float = 0.75
+    """Part of the peak that large products reach."""
+    memory_share: float = 0.88
+    """Part of the bandwidth that passes over memory reach."""
+    link_share: float = 0.8
+    """Part of the bandwidth that collectives reach."""
+    reserve_gb: float = 1.5
+    """Memory that drivers and communicators take."""
+    fragmentation: float = 0.04
+    """Memory that the allocator cannot use, as a part of what is allocated."""
+    watts: float = 0.0
+    """Power of a device at work."""
+    price_per_hour: float = 0.0
+    """Of a device; 0: not known."""
+    price_source: str = ""
+    """Where and when the price was read."""
+
+    def __post_init__(self) -> None:
+        for field in ("memory_gb", "memory_gb_s", "tflops", "tflops_fp32", "devices_per_node"):
+            if not getattr(self, field) > 0:
+                raise ConfigError(f"{field} ({getattr(self, field)}) must be positive")
+        for field in ("matmul_share", "memory_share", "link_share"):
+            if not 0 < getattr(self, field) <= 1:
+                raise ConfigError(f"{field} ({getattr(self, field)}) must be above 0 and at most 1")
+        for field in ("tflops_fp8", "node_gb_s", "network_gb_s", "hop_us", "reserve_gb", "watts"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"{field} ({getattr(self, field)}) must not be negative")
+
+    @property
+    def in_node(self) -> float:
+        """Bytes per second between two devices of a node."""
+        return (self.node_gb_s or 25.0) * 1e9 * self.link_share
+
+    @property
+    def between_nodes(self) -> float:
+        """Bytes per second of one device to another node."""
+        return (self.network_gb_s or 1.25 / self.devices_per_node) * 1e9 * self.link_share
+
+    @property
+    def has_fast_nodes(self) -> bool:
+        """Whether devices of a node share something faster than PCIe."""
+        return self.node_gb_s > 64
+
+    def peak(self, dtype: str, float8: bool = False) -> float:
+        """Operations per second that makers state."""
+        if float8 and self.tflops_fp8:
+            return self.tflops_fp8 * 1e12
+        return (self.tflops_fp32 if dtype == "fp32" else self.tflops) * 1e12
+
+    def group_bandwidth(self, size: int, span: int) -> float:
+        """Bytes per second and device of a ring over `size` devices that lie within `span`
+        neighbouring ones.
+
+        Where a ring crosses nodes, its devices of one node share their network cards: so it is as
+        fast as those together, or as the node's own links.
+        """
+        if span <= self.devices_per_node:
+            return self.in_node
+        on_a_node = max(1, self.devices_per_node * size // span)
+        return min(self.in_node, on_a_node * self.between_nodes)

@@ -1,0 +1,233 @@
+"""Predicts what a training step needs of a device: memory by part, and time by part.
+
+Products take their FLOPs over the share of the stated peak that large ones reach, with whole tiles
+counted; what lies between them takes the bytes it moves. A pipeline of p ranks and m micro batches
+idles (p - 1) / (m + p - 1) of a step (GPipe, Huang et al., 2019). What is sent is in
+`llm_core.planner.traffic`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from llm_core.memory.config import MemoryConfig
+from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.parallel.degrees import FIRST, LOOPED
+from llm_core.planner.activations import (
+    activation_bytes,
+    block_numbers,
+    logits_bytes,
+    tokens_on_a_rank,
+)
+from llm_core.planner.hardware import HardwareConfig
+from llm_core.planner.traffic import Pass, Traffic, step_traffic
+from llm_core.planner.weights import Coordinates, block_shapes, held_weights, state_bytes
+from llm_core.training.config import TrainConfig
+
+ADAM_BYTES = 28
+"""Moved per weight by AdamW in float32: weight, gradient and both moments read, three written."""
+ZERO1_BUCKET = 1 << 24
+"""Numbers that ZeRO-1 gathers at once (llm_core.parallel.zero)."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that decides what a step costs."""
+
+    model: ModelConfig
+    optim: OptimConfig
+    train: TrainConfig
+    parallel: ParallelConfig
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+
+    @property
+    def micro_batches(self) -> int:
+        """Of one process in a step."""
+        return self.train.global_batch_sequences // (
+            self.train.micro_batch_sequences * self.parallel.dp
+        )
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes of the fullest process, by part, at the moment of most."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    copies: int
+    """Weights in 16 bits, and what is gathered of others or sent."""
+    allowance: int
+    """Driver, communicators, and room that the allocator cannot use."""
+
+    @property
+    def allocated(self) -> int:
+        """What torch counts as allocated: all but the allowance."""
+        return self.total - self.allowance
+
+    @property
+    def total(self) -> int:
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.copies
+            + self.allowance
+        )
+
+
+@dataclass(frozen=True)
+class TimePlan:
+    """Seconds of one step of the slowest process, by part."""
+
+    products_s: float
+    attention_s: float
+    between_s: float
+    """Norms, rotations, activations, loss: what memory bounds."""
+    recompute_s: float
+    optimizer_s: float
+    exposed_s: float
+    """Waiting for other processes' data."""
+    bubble_s: float
+    """Waiting for other stages of the pipeline."""
+    bubble_frac: float
+    """(p - 1) / (m + p - 1), or that of the schedule, as a share of the step."""
+    traffic: tuple[Traffic, ...] = ()
+
+    @property
+    def step_s(self) -> float:
+        return (
+            self.products_s
+            + self.attention_s
+            + self.between_s
+            + self.recompute_s
+            + self.optimizer_s
+            + self.exposed_s
+            + self.bubble_s
+        )
+
+
+def plan_memory(work: Work, hardware: HardwareConfig) -> MemoryPlan:
+    """Of the process that holds most: in a pipeline the first or the last."""
+    return max(
+        (_memory_of(work, hardware, Coordinates(stage)) for stage in {0, work.parallel.pp - 1}),
+        key=lambda plan: plan.total,
+    )
+
+
+def _memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPlan:
+    model, train, parallel, memory = work.model, work.train, work.parallel, work.memory
+    states = state_bytes(model, work.optim, parallel, at)
+    weights, gradients, optimizer = states.weights, states.gradients, states.optimizer
+    if memory.weights_in == "host":
+        weights = gradients = optimizer = 0
+    if work.optim.state_in != "device":
+        optimizer = 0
+    activations = activation_bytes(model, train, parallel, memory)
+    logits = 0
+    if at.stage == parallel.pp - 1:
+        logits = logits_bytes(model, train, parallel, memory)
+        if parallel.pp > 1 and parallel.pp_schedule in ("1f1b", "zero_bubble"):
+            # The last stage starts backward at once.
+            activations = activations // min(parallel.pp, work.micro_batches)
+    copies = _copies(work, at)
+    allocated = weights + gradients + optimizer + activations + logits + copies
+    allowance = int(allocated * hardware.fragmentation + hardware.reserve_gb * 1e9)
+    return MemoryPlan(weights, gradients, optimizer, activations, logits, copies, allowance)
+
+
+def _copies(work: Work, at: Coordinates) -> int:
+    model, parallel = work.model, work.parallel
+    half = 0 if work.train.dtype == "fp32" else 2
+    held = held_weights(model, parallel, at)
+    block = sum(map(math.prod, block_shapes(model).values())) // parallel.tp
+    whole = sum(each.numel for each in held)
+    ends = sum(each.numel for each in held if not each.in_blocks)
+    if not parallel.shards_weights:
+        # Autocast keeps a copy of each weight of a product from forward to backward.
+        products = sum(
+            each.numel for each in held if len(each.shape) > 1 and each.name not in FIRST
+        )
+        if model.tied_embeddings and parallel.pp == 1:
+            products += model.vocab_size * model.dim // parallel.tp
+        gather = 4 * min(ZERO1_BUCKET, whole) * 2 if parallel.kind == "zero1" else 0
+        return half * products + gather
+    number = half or 4
+    gathered = whole if parallel.kind == "zero2" or parallel.pp > 1 else 2 * block + ends
+    # While a unit is reduced: its gradients as they come, and in float32.
+    reduced = max(block, ends) * (number + 4)
+    return number * gathered + reduced
+
+
+def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
+    """Of a step of the whole run."""
+    model, train, parallel, m = work.model, work.train, work.parallel, work.micro_batches
+    tokens, share = tokens_on_a_rank(train, parallel), parallel.tp * parallel.pp
+    block_weights = (model.matmul_parameters() - model.vocab_size * model.dim) / share
+    head_weights = model.vocab_size * model.dim / parallel.tp
+    rate = hardware.peak(train.dtype) * hardware.matmul_share
+    block_rate = hardware.peak(train.dtype, train.float8) * hardware.matmul_share
+    head_s = 6 * head_weights * tokens / rate
+    blocks_s = 6 * block_weights * tokens / block_rate
+    # Half of all pairs of a row, forward and twice backward; kernels of attention reach less.
+    pairs = model.num_layers * model.attention_dim * train.seq_len / share
+    attention_s = 6 * pairs * tokens / (rate * 0.7)
+    number = 4 if train.dtype == "fp32" else 2
+    kept = block_numbers(model, train)
+    moved = 3 * (kept.stream + kept.shared / parallel.tp) * number * model.num_layers / parallel.pp
+    loss_moved = (6 if train.compile else 24) * model.vocab_size / parallel.tp
+    memory_rate = hardware.memory_gb_s * 1e9 * hardware.memory_share
+    between_s = tokens * (moved + loss_moved) / memory_rate
+    again = {"none": 0.0, "selective": 0.12, "full": 1.0}.get(
+        work.memory.recompute, 1 / work.memory.every_k
+    )
+    recompute_s = again * (blocks_s + attention_s) / 3
+    one = Pass(
+        (blocks_s + head_s + attention_s + between_s) / 3,
+        (blocks_s + head_s + attention_s + between_s) * 2 / 3 + recompute_s,
+        attention_s,
+    )
+    traffic = tuple(step_traffic(model, train, parallel, hardware, one))
+    exposed_s = sum(each.exposed_s for each in traffic)
+    states = state_bytes(model, work.optim, parallel)
+    updated = min(states.weights, states.optimizer // 2 or states.weights) / 4
+    optimizer_s = updated * ADAM_BYTES / memory_rate
+    busy_s = m * (one.forward_s + one.backward_s)
+    bubble_frac = bubble_share(parallel, m)
+    return TimePlan(
+        m * (blocks_s + head_s),
+        m * attention_s,
+        m * between_s,
+        m * recompute_s,
+        optimizer_s,
+        exposed_s,
+        busy_s * bubble_frac / (1 - bubble_frac),
+        bubble_frac,
+        traffic,
+    )
+
+
+def bubble_share(parallel: ParallelConfig, micro_batches: int) -> float:
+    """Of a step, in which a rank of the pipeline waits for others (forward half of backward)."""
+    p, m = parallel.pp, micro_batches
+    if p == 1:
+        return 0.0
+    schedule = parallel.pp_schedule
+    if schedule == "naive":
+        return (p - 1) / p
+    if schedule in LOOPED:
+        per_rank = parallel.pp_stages_per_rank or 2
+        stretched = per_rank * m * (3 if schedule == "zero_bubble" else 1)
+        return (p - 1) / (stretched + p - 1)
+    if schedule == "zero_bubble_v":
+        return 0.0 if m >= 2 * p else (p - 1) / (6 * m + p - 1)
+    if schedule == "dualpipe_v":
+        return (p / 2 - 1) / (3 * m + p / 2 - 1) if p > 2 else 0.0
+    return (p - 1) / (m + p - 1)

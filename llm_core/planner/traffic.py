@@ -1,0 +1,195 @@
+"""Counts what a process sends in one step, and for how long that holds it up.
+
+| axis | sent by each process | hidden behind |
+|---|---|---|
+| ddp | gradients, all-reduced, once a step | the backward pass of the last micro batch, but for the last block |
+| zero1 | these, and updated weights gathered | gradients as ddp; the weights behind nothing |
+| zero2 | per micro batch: weights in 16 bits gathered, gradients reduce-scattered | backward, but for the gathering |
+| fsdp | per micro batch: weights gathered twice, gradients reduce-scattered | the block before or after, but for the first and the last |
+| hsdp | fsdp within dp_shard; shards of gradients all-reduced between the groups, once a step | as fsdp; the rest behind nothing |
+| tp | per block: four gatherings and four sums of the residual stream | nothing, unless tp_overlap |
+| cp | per block: keys and values of other slices, and their gradients | nothing; with ring, attention |
+| pp | the residual stream between stages, and its gradient | other micro batches, but for the first and the last |
+
+A ring of n sends (n - 1) / n of a tensor to gather or reduce-scatter it, and twice that to
+all-reduce it (Thakur et al., 2005). Bytes are those on the wire of one process. Standard library
+only.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from llm_core.model.config import ModelConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.planner.activations import STREAM_BYTES, tokens_on_a_rank
+from llm_core.planner.hardware import HardwareConfig
+from llm_core.planner.weights import block_shapes, held_weights, num_replicas, shard_ranks
+from llm_core.training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Of one process and one step, over one kind of link."""
+
+    axis: str
+    num_bytes: float
+    elapsed_s: float
+    """As long as the link is busy."""
+    exposed_s: float
+    """As long as the device waits for it."""
+    across_nodes: bool
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How long a process computes on one micro batch."""
+
+    forward_s: float
+    backward_s: float
+    attention_s: float
+    """Of both, in attention."""
+
+
+def step_traffic(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    hardware: HardwareConfig,
+    compute: Pass,
+) -> list[Traffic]:
+    """Of the fullest process."""
+    m = train.global_batch_sequences // (train.micro_batch_sequences * parallel.dp)
+    found = _of_weights(model, train, parallel, hardware, compute, m)
+    layers = -(-model.num_layers // parallel.pp)
+    stream = tokens_on_a_rank(train, parallel) * model.dim * STREAM_BYTES[train.dtype]
+    if parallel.tp > 1:
+        link = _Link(hardware, parallel.tp, parallel.tp)
+        # Four gatherings and four sums, forward and backward; head and embedding have a pair each.
+        sent = (8 * layers + 4) * m * (parallel.tp - 1) / parallel.tp * stream
+        elapsed_s = sent / link.bandwidth + (8 * layers + 4) * m * link.start_s
+        hidden = 0.0 if parallel.tp_overlap == "none" else 0.7 * elapsed_s
+        found.append(Traffic("tp", sent, elapsed_s, elapsed_s - hidden, link.across_nodes))
+    if parallel.cp > 1:
+        found.append(_of_context(model, train, parallel, hardware, compute, layers * m))
+    if parallel.pp > 1:
+        # Stages lie furthest apart: pp is the outermost axis.
+        link = _Link(hardware, 2, 2 * num_replicas(parallel) * parallel.tp)
+        per_rank = parallel.plan(model.num_layers).per_rank  # type: ignore[union-attr]
+        piece = stream / (parallel.tp if parallel.sequence_parallel else 1)
+        sent = 2 * m * per_rank * piece
+        one_s = piece / link.bandwidth + link.start_s
+        found.append(
+            Traffic(
+                "pp",
+                sent,
+                2 * m * per_rank * one_s,
+                2 * (parallel.pp - 1) * one_s,
+                link.across_nodes,
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Link:
+    """Between `size` processes that lie within `span` neighbours."""
+
+    hardware: HardwareConfig
+    size: int
+    span: int
+
+    @property
+    def bandwidth(self) -> float:
+        return self.hardware.group_bandwidth(self.size, self.span)
+
+    @property
+    def across_nodes(self) -> bool:
+        return self.span > self.hardware.devices_per_node
+
+    @property
+    def start_s(self) -> float:
+        """Of one collective: a message to each neighbour in turn, or along a tree."""
+        hops = min(self.size - 1, 2 * math.ceil(math.log2(self.size)))
+        return hops * self.hardware.hop_us * 1e-6
+
+
+def _of_weights(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    hardware: HardwareConfig,
+    compute: Pass,
+    m: int,
+) -> list[Traffic]:
+    replicas = num_replicas(parallel)
+    if replicas == 1:
+        return []
+    held = sum(each.numel for each in held_weights(model, parallel))
+    layers = -(-model.num_layers // parallel.pp)
+    block = sum(map(math.prod, block_shapes(model).values())) / parallel.tp
+    size = shard_ranks(parallel) if parallel.shards_weights else replicas
+    link = _Link(hardware, size, size * parallel.tp)
+    part = (size - 1) / size
+    half = 2 if train.dtype != "fp32" else 4
+    if not parallel.shards_weights:
+        sent = 2 * part * 4 * held
+        elapsed_s = sent / link.bandwidth + layers * 2 * link.start_s
+        # The last block's gradients are ready when backward ends.
+        last_s = elapsed_s * min(1.0, block / held)
+        exposed_s = max(last_s, elapsed_s - compute.backward_s)
+        rows = [Traffic(parallel.kind, sent, elapsed_s, exposed_s, link.across_nodes)]
+        if parallel.kind == "zero1":
+            sent = part * 4 * held
+            elapsed_s = sent / link.bandwidth + link.start_s
+            rows.append(Traffic("zero1 weights", sent, elapsed_s, elapsed_s, link.across_nodes))
+        return rows
+    # A pipeline gathers once for all micro batches of a step.
+    times = 1 if parallel.pp > 1 else m
+    again = 0 if parallel.kind == "zero2" or parallel.pp > 1 else 1
+    gather_s = part * half * held / link.bandwidth + (layers + 1) * link.start_s
+    reduce_s = part * 4 * held / link.bandwidth + (layers + 1) * link.start_s
+    sent = part * held * (times * (1 + again) * half + m * 4)
+    share = block / held
+    forward_s = max(gather_s * share, gather_s - compute.forward_s * (1 - share))
+    busy_s = again * gather_s + reduce_s
+    backward_s = max(busy_s * share, busy_s - compute.backward_s * (1 - share))
+    rows = [
+        Traffic(
+            parallel.kind,
+            sent,
+            times * (1 + again) * gather_s + m * reduce_s,
+            times * forward_s + m * backward_s,
+            link.across_nodes,
+        )
+    ]
+    if parallel.kind == "hsdp" and (groups := replicas // size) > 1:
+        outer = _Link(hardware, groups, replicas * parallel.tp)
+        sent = 2 * (groups - 1) / groups * 4 * held / size
+        elapsed_s = sent / outer.bandwidth + layers * outer.start_s
+        rows.append(Traffic("hsdp groups", sent, elapsed_s, elapsed_s, outer.across_nodes))
+    return rows
+
+
+def _of_context(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    hardware: HardwareConfig,
+    compute: Pass,
+    passes: int,
+) -> Traffic:
+    link = _Link(hardware, parallel.cp, parallel.cp * parallel.tp)
+    tokens, part = tokens_on_a_rank(train, parallel), (parallel.cp - 1) / parallel.cp
+    number = STREAM_BYTES[train.dtype]
+    keys = 2 * model.num_kv_heads * model.head_dim / parallel.tp
+    if parallel.cp_kind == "ulysses":
+        # All-to-all of queries, keys, values and outputs, forward and backward.
+        sent = 2 * part * tokens * number * (2 * model.attention_dim / parallel.tp + keys)
+    else:
+        # Keys and values of all others, and their gradients back.
+        sent = 3 * (parallel.cp - 1) * tokens * number * keys
+    elapsed_s = passes * (sent / link.bandwidth + 3 * link.start_s)
+    hidden_s = min(elapsed_s, compute.attention_s) if parallel.cp_kind == "ring" else 0.0
+    return Traffic("cp", passes * sent, elapsed_s, elapsed_s - hidden_s, link.across_nodes)

@@ -1,0 +1,183 @@
+"""Counts the weights that each process of a layout holds, from the shape of the model alone.
+
+Shapes, and the rules by which layouts cut them, are those of `llm_core.model.transformer` and
+`llm_core.parallel`: tensor ranks cut rows or columns, FSDP and ZeRO-1 rows of dim 0, the last parts
+short where rows do not divide; a pipeline cuts layers. Standard library only, so a plan for a
+thousand processes needs none of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from llm_core.model.config import ModelConfig
+from llm_core.optim.config import OptimConfig
+from llm_core.parallel.config import ParallelConfig
+
+Shape = tuple[int, ...]
+
+ROWS = re.compile(r"attention\.qkv\.|ffn\.(gate_up|up)\.|^head\.|^embedding\.")
+COLUMNS = re.compile(r"(attention\.out|ffn\.down)\.weight$")
+_OUTSIDE = re.compile(r"(embedding|positions|norm|head)\.")
+MASTER_BYTES = 4
+"""Weights and gradient sums are float32 in every format."""
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """One process. replica: among those that hold the same layers and parts of them."""
+
+    stage: int = 0
+    tensor: int = 0
+    replica: int = 0
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """What a process holds from step to step."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True)
+class Held:
+    """Weights of one name in `count` blocks, or one outside them."""
+
+    name: str
+    shape: Shape
+    count: int = 1
+
+    @property
+    def numel(self) -> int:
+        return self.count * math.prod(self.shape)
+
+    @property
+    def in_blocks(self) -> bool:
+        return not _OUTSIDE.match(self.name)
+
+
+def weights_outside(model: ModelConfig) -> dict[str, Shape]:
+    """Of all weights that are in no block, by name; a tied head is not listed."""
+    shapes: dict[str, Shape] = {"embedding.weight": (model.vocab_size, model.dim)}
+    if model.positions == "learned":
+        shapes["positions.weight"] = (model.max_seq_len, model.dim)
+    shapes |= _norm("norm", model)
+    if not model.tied_embeddings:
+        shapes["head.weight"] = (model.vocab_size, model.dim)
+    return shapes
+
+
+def block_shapes(model: ModelConfig) -> dict[str, Shape]:
+    """Of the weights of one block."""
+    qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    into, width = ("gate_up", 2 * model.ffn_dim) if model.ffn == "swiglu" else ("up", model.ffn_dim)
+    shapes = _norm("attention_norm", model)
+    shapes |= _linear("attention.qkv", qkv, model.dim, model.qkv_bias)
+    shapes |= _linear("attention.out", model.dim, model.attention_dim, model.out_bias)
+    if model.qk_norm:
+        shapes |= {f"attention.{each}_norm.weight": (model.head_dim,) for each in "qk"}
+    shapes |= _norm("ffn_norm", model)
+    shapes |= _linear(f"ffn.{into}", width, model.dim, model.ffn_bias)
+    return shapes | _linear("ffn.down", model.dim, model.ffn_dim, model.ffn_bias)
+
+
+def _norm(name: str, model: ModelConfig) -> dict[str, Shape]:
+    parts = ("weight", "bias") if model.norm == "layer" else ("weight",)
+    return {f"{name}.{part}": (model.dim,) for part in parts}
+
+
+def _linear(name: str, rows: int, columns: int, bias: bool) -> dict[str, Shape]:
+    return {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
+
+
+def held_weights(
+    model: ModelConfig, parallel: ParallelConfig, at: Coordinates = Coordinates()
+) -> list[Held]:
+    """What this process computes with: its layers, and its part of each of their weights.
+
+    The last stage of a pipeline has a tied head of its own.
+    """
+    outside = weights_outside(model)
+    if parallel.pp > 1 and model.tied_embeddings:
+        outside["head.weight"] = outside["embedding.weight"]
+    plan, num_layers = parallel.plan(model.num_layers), model.num_layers
+    if plan is not None:
+        outside = {n: shape for n, shape in outside.items() if plan.has_weight(at.stage, n)}
+        num_layers = sum(len(plan.layers_of(stage)) for stage in plan.stages_of(at.stage))
+    counted = [(n, shape, 1) for n, shape in outside.items()]
+    counted += [(n, shape, num_layers) for n, shape in block_shapes(model).items()]
+    return [
+        Held(name, _tensor_part(name, shape, at.tensor, parallel.tp), count)
+        for name, shape, count in counted
+    ]
+
+
+def _tensor_part(name: str, shape: Shape, rank: int, size: int) -> Shape:
+    if ROWS.search(name):
+        return (_part(shape[0], rank, size), *shape[1:])
+    if COLUMNS.search(name):
+        return (shape[0], _part(shape[1], rank, size))
+    return shape
+
+
+def _part(length: int, rank: int, size: int) -> int:
+    """Of a dim: equal runs, of which the last may be short or empty."""
+    each = -(-length // size)
+    return max(0, min((rank + 1) * each, length) - rank * each)
+
+
+def num_replicas(parallel: ParallelConfig) -> int:
+    """Processes that hold the same layers and parts of them."""
+    return parallel.num_processes // (parallel.pp * parallel.tp)
+
+
+def shard_ranks(parallel: ParallelConfig) -> int:
+    """Processes that share one set of weights, or of optimizer state."""
+    if parallel.kind in ("none", "ddp"):
+        return 1
+    return parallel.dp_shard or num_replicas(parallel)
+
+
+def state_bytes(
+    model: ModelConfig,
+    optim: OptimConfig,
+    parallel: ParallelConfig,
+    at: Coordinates = Coordinates(),
+) -> StateBytes:
+    """Of one process, exact to the byte."""
+    held, size = held_weights(model, parallel, at), shard_ranks(parallel)
+    mine = [
+        replace(each, shape=(_part(each.shape[0], at.replica % size, size), *each.shape[1:]))
+        for each in held
+    ]
+    kept = sum(each.numel for each in (mine if parallel.shards_weights else held))
+    optimizer = sum(each.count * _optimizer_bytes(each, optim) for each in mine)
+    return StateBytes(MASTER_BYTES * kept, MASTER_BYTES * kept, optimizer)
+
+
+def _optimizer_bytes(mine: Held, optim: OptimConfig) -> int:
+    """For the weights of one block."""
+    shape, is_matrix = mine.shape, len(mine.shape) > 1
+    if optim.kind == "adafactor":
+        # A mean square per row and per column of a matrix (Shazeer and Stern, 2018, section 3).
+        return MASTER_BYTES * (sum(shape) if is_matrix else math.prod(shape))
+    is_hidden = mine.in_blocks and is_matrix
+    moments = 1 if optim.kind == "lion" or (optim.kind == "muon" and is_hidden) else 2
+    return (2 if optim.state_dtype == "bf16" else MASTER_BYTES) * moments * math.prod(shape)
+
+
+def every_process(parallel: ParallelConfig) -> Iterator[Coordinates]:
+    """Pipeline ranks outermost, tensor ranks innermost, as processes are numbered."""
+    for stage in range(parallel.pp):
+        for replica in range(num_replicas(parallel)):
+            for tensor in range(parallel.tp):
+                yield Coordinates(stage, tensor, replica)

@@ -1,0 +1,209 @@
+"""The arithmetic of plans gives the figures that were published. Each names its source."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from llm_core.memory.config import MemoryConfig
+from llm_core.model.config import ComputeConfig, ModelConfig
+from llm_core.optim.config import OptimConfig
+from llm_core.planner.activations import block_numbers
+from llm_core.planner.cost import recomputed_flops_per_token, training_cost
+from llm_core.planner.scaling import LAWS, worth_of_epochs
+from llm_core.planner.weights import state_bytes
+from tests.support.distributed.cases import layout
+
+A100, H100 = 312e12, 989e12
+
+
+def gpt(
+    dim: int, num_layers: int, num_heads: int, vocab: int = 51200, seq: int = 2048
+) -> ModelConfig:
+    biases = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
+    return ModelConfig(
+        vocab, dim, num_layers, num_heads, num_heads, 4 * dim, seq, norm="layer", ffn="gelu",
+        positions="learned", **biases,
+    )  # fmt: skip
+
+
+GPT3 = gpt(12288, 96, 96, 50257)
+
+
+def test_weights_and_work_of_gpt3() -> None:
+    """Brown et al. (2020), table D.1: 700 GB in float32, 3.14e23 operations for 300 B tokens."""
+    weights = GPT3.num_parameters()
+    assert 4 * weights == pytest.approx(698.5e9, rel=1e-3)
+    assert 6 * weights * 300e9 == pytest.approx(314e21, rel=2e-3)
+
+
+@pytest.mark.parametrize(("recompute", "gigabytes"), [("none", 82.1), ("full", 4.83)])
+def test_activations_of_gpt3_without_scores(recompute: str, gigabytes: float) -> None:
+    """Korthikanti et al. (2022), section 4, 34 s b h L and 2 s b h L: what they call selective is
+    what flash attention keeps anyhow. Ours has no dropout, of which theirs keeps 2 s b h."""
+    numbers = block_numbers(GPT3, ComputeConfig(dtype="bf16"), recompute)
+    kept = 2048 * 96 * 2 * (numbers.stream + numbers.shared)
+    dropout = 2048 * 96 * 2 * GPT3.dim if recompute == "none" else 0
+    assert (kept + dropout) / 1e9 == pytest.approx(gigabytes, rel=2e-3)
+    scores = 5 * 96 * 2048**2 * 96
+    if recompute == "none":
+        assert (kept + dropout + scores) / 1e9 == pytest.approx(275.4, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gigabytes"), [("ddp", 120.0), ("zero1", 60.9), ("zero2", 1.875), ("fsdp", 1.875)]
+)
+def test_states_of_7_5_billion_weights_on_64_devices(kind: str, gigabytes: float) -> None:
+    """Rajbhandari et al. (2020), figure 1: 120, 31.4, 16.6 and 1.9 GB with weights and gradients in
+    16 bits. Here both are float32: zero1 keeps 8 bytes a weight instead of 4, and zero2 its 2
+    bytes a weight only during a micro batch (`MemoryPlan.copies`: 15 GB more)."""
+    model = gpt(4096, 37, 32)
+    model = dataclasses.replace(model, vocab_size=1000, max_seq_len=64)
+    factor = 7.5e9 / model.num_parameters()
+    states = state_bytes(model, OptimConfig(lr=1e-3), layout(64, kind))
+    assert states.total * factor / 1e9 == pytest.approx(gigabytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("dim", "layers", "heads", "devices", "batch", "elapsed_s", "mfu", "hfu"),
+    [
+        (6144, 48, 64, 8, 4, 1.10, 0.415, 0.437),
+        (12288, 96, 96, 64, 64, 13.75, 0.514, 0.528),
+        (20480, 105, 128, 280, 280, 37.83, 0.560, 0.570),
+        (25600, 128, 160, 512, 512, 71.49, 0.563, 0.570),
+    ],
+)
+def test_utilisation_of_korthikanti(
+    dim: int,
+    layers: int,
+    heads: int,
+    devices: int,
+    batch: int,
+    elapsed_s: float,
+    mfu: float,
+    hfu: float,
+) -> None:
+    """Korthikanti et al. (2022), table 5: attention counted whole, and twice for hardware, which
+    does it again (equation 9)."""
+    model = gpt(dim, layers, heads)
+    tokens = batch * 2048
+    per_s = tokens / elapsed_s / devices
+    assert per_s * model.training_flops_per_token(2048) / A100 == pytest.approx(mfu, rel=0.01)
+    whole = model.training_flops_per_token(2048) + 12 * layers * dim * 2048
+    assert per_s * whole / A100 == pytest.approx(hfu, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("dim", "layers", "heads", "devices", "batch", "elapsed_s", "tflops"),
+    [
+        (2304, 24, 24, 32, 512, 3.53, 137),
+        (8192, 48, 64, 512, 1536, 14.45, 138),
+        (20480, 105, 128, 2520, 2520, 54.1, 163),
+        (25600, 128, 160, 3072, 3072, 102.6, 163),
+    ],
+)
+def test_work_with_everything_recomputed(
+    dim: int, layers: int, heads: int, devices: int, batch: int, elapsed_s: float, tflops: float
+) -> None:
+    """Narayanan et al. (2021), table 1: 96 B s l h² (1 + s / 6h + V / 16 l h), recomputation
+    included. Attention counted whole, twice what the causal half is."""
+    model = gpt(dim, layers, heads)
+    again = recomputed_flops_per_token(model, MemoryConfig(recompute="full"), 2 * 2048)
+    whole = model.training_flops_per_token(2048) + again
+    found = batch * 2048 * whole / elapsed_s / devices / 1e12
+    assert found == pytest.approx(tflops, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("shape", "seq", "devices_tok_s", "tflops", "mfu"),
+    [
+        ((8192, 80, 64), 2048, 1007, 408, 0.4125),
+        ((4096, 32, 32), 2048, 10643, 459, 0.4644),
+        ((4096, 32, 32), 65536, 1956, 282, 0.2859),
+        ((2048, 24, 16), 2048, 39837, 362, 0.3665),
+    ],
+)
+def test_utilisation_of_mosaic(
+    shape: tuple[int, int, int], seq: int, devices_tok_s: float, tflops: float, mfu: float
+) -> None:
+    """llm-foundry's table for H100: 6 N + 12 L h s per token."""
+    model = gpt(*shape, vocab=50368, seq=seq)
+    flops = 6 * model.num_parameters() + 12 * shape[1] * shape[0] * seq
+    assert devices_tok_s * flops / 1e12 == pytest.approx(tflops, rel=0.03)
+    assert devices_tok_s * flops / H100 == pytest.approx(mfu, rel=0.03)
+
+
+def test_days_of_82_billion_weights() -> None:
+    """150 B tokens on 1,024 A100: 2.67 days at their peak, 16.355 at 68 TFLOP/s with all blocks
+    recomputed."""
+    weights = 82e9
+    assert training_cost(6 * weights * 150e9, 1024, A100).days == pytest.approx(2.67, rel=2e-3)
+    assert training_cost(8 * weights * 150e9, 1024, 68e12).days == pytest.approx(16.355, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("weights", "tokens", "devices", "tflops", "days"),
+    [(175e9, 300e9, 1024, 140e12, 34), (1.008e12, 450e9, 3072, 163e12, 84)],
+)
+def test_days_of_narayanan(
+    weights: float, tokens: float, devices: int, tflops: float, days: float
+) -> None:
+    """Narayanan et al. (2021), section 5.1: T ≈ 8 T P / (n X)."""
+    assert training_cost(8 * weights * tokens, devices, tflops).days == pytest.approx(
+        days, rel=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    ("flops", "weights", "tokens"),
+    [
+        (1.21e20, 1e9, 20.2e9),
+        (1.23e22, 10e9, 205.1e9),
+        (5.76e23, 67e9, 1.5e12),
+        (3.85e24, 175e9, 3.7e12),
+        (1.27e26, 1e12, 21.2e12),
+    ],
+)
+def test_chinchillas_table_costs_six_operations_per_weight_and_token(
+    flops: float, weights: float, tokens: float
+) -> None:
+    """Hoffmann et al. (2022), table 3."""
+    assert 6 * weights * tokens == pytest.approx(flops, rel=0.06)
+    assert tokens / weights == pytest.approx(20.7, rel=0.09)
+
+
+@pytest.mark.parametrize(
+    ("law", "flops", "per_weight"),
+    [
+        ("hoffmann", 5.76e23, 92.6),
+        ("hoffmann", 1e20, 40.1),
+        ("besiroglu", 5.76e23, 18.4),
+        ("besiroglu", 1e20, 22.9),
+        ("muennighoff", 1e20, 19.5),
+    ],
+)
+def test_tokens_per_weight_of_each_fit(law: str, flops: float, per_weight: float) -> None:
+    fit = LAWS[law]
+    assert fit.best_tokens(flops) / fit.best_weights(flops) == pytest.approx(per_weight, rel=0.01)
+    size = fit.best_weights(flops)
+    assert fit.tokens_for(size) == pytest.approx(fit.best_tokens(flops), rel=1e-6)
+
+
+def test_a_model_that_is_much_used_is_smaller_and_trained_longer() -> None:
+    """Sardana et al. (2024): the loss of 13 B weights trained as Chinchilla's, 2 T tokens of use:
+    7 B weights, 17 % less work in all."""
+    law = LAWS["sardana"]
+    size, tokens = law.weights_with_use(13e9, law.tokens_for(13e9), 2e12)
+    assert size == pytest.approx(7.0e9, rel=0.02)
+    assert tokens == pytest.approx(1.24e12, rel=0.03)
+    plain = 6 * 13e9 * law.tokens_for(13e9) + 2 * 13e9 * 2e12
+    assert 1 - (6 * size * tokens + 2 * size * 2e12) / plain == pytest.approx(0.174, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "worth"), [(1, 1.0), (2, 1.97), (4, 3.73), (8, 6.62), (16, 10.6)]
+)
+def test_repeated_tokens_lose_their_worth(epochs: int, worth: float) -> None:
+    """Muennighoff et al. (2023), equation 5."""
+    assert worth_of_epochs(1e9, epochs * 1e9) / 1e9 == pytest.approx(worth, rel=0.01)

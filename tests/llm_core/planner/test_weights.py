@@ -1,0 +1,132 @@
+"""Bytes by arithmetic alone are those that a process of each layout really holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from llm_core.model.config import ComputeConfig, ModelConfig
+from llm_core.optim.build import build_optimizer
+from llm_core.optim.config import OptimConfig
+from llm_core.parallel import apply
+from llm_core.parallel.apply import build_layout
+from llm_core.parallel.config import ParallelConfig
+from llm_core.parallel.places import local, whole_shapes
+from llm_core.parallel.ranks import Ranks, make_meshes
+from llm_core.planner.weights import (
+    StateBytes,
+    block_shapes,
+    every_process,
+    held_weights,
+    state_bytes,
+    weights_outside,
+)
+from tests.support.distributed.cases import LAYOUTS, Problem, layout, layout_name
+
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def as_process(rank: int, parallel: ParallelConfig) -> Iterator[Ranks]:
+    """This process as one of many, of which there are no others."""
+    world = parallel.num_processes
+    if parallel.kind == "none":
+        yield Ranks(0, 1, CPU)
+        return
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    try:
+        yield Ranks(rank, world, CPU, *make_meshes(parallel, CPU))
+    finally:
+        dist.destroy_process_group()
+
+
+def held_bytes(
+    model: ModelConfig, optim: OptimConfig, parallel: ParallelConfig, rank: int
+) -> StateBytes:
+    """Of the weights, their gradients and the optimizer's state, built as training builds them."""
+    with as_process(rank, parallel) as ranks, pytest.MonkeyPatch.context() as patch:
+        # Their values need what torch keeps of a mesh, which knows one process per program.
+        patch.setattr(apply, "initialize", lambda *_: None)
+        built = build_layout(model, parallel, ComputeConfig(), ranks)
+        optimizer = build_optimizer(built, optim)
+        weights = sum(local(weight.data).nbytes for weight in built.bare.parameters())
+        state = sum(state.piece.nbytes for method in optimizer.methods for state in method.states())
+    return StateBytes(weights, weights, state)
+
+
+@pytest.mark.parametrize("parallel", LAYOUTS, ids=layout_name)
+def test_every_process_of_a_layout_holds_the_predicted_bytes(parallel: ParallelConfig) -> None:
+    model = Problem(layers=8).model()
+    for optim in (OptimConfig(lr=1e-3), OptimConfig(lr=1e-3, kind="adafactor")):
+        places = list(every_process(parallel))
+        assert len(places) == parallel.num_processes
+        for rank in {0, 1 % len(places), len(places) // 2, len(places) - 1}:
+            assert state_bytes(model, optim, parallel, places[rank]) == held_bytes(
+                model, optim, parallel, rank
+            )
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lion", "adafactor", "muon"])
+@pytest.mark.parametrize(
+    "parallel", [layout(3, "zero1"), layout(3, "fsdp"), layout(4, "ddp", tp=2)]
+)
+def test_each_optimizer_keeps_the_predicted_state(kind: str, parallel: ParallelConfig) -> None:
+    model = Problem(tied=False, family="qwen3").model()
+    optim = OptimConfig(lr=1e-3, kind=kind)  # type: ignore[arg-type]
+    for rank, place in enumerate(every_process(parallel)):
+        assert state_bytes(model, optim, parallel, place) == held_bytes(
+            model, optim, parallel, rank
+        )
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt2"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_shapes_are_those_of_the_model(family: str, tied: bool) -> None:
+    model = Problem(family=family, tied=tied).model()
+    real = {name: tuple(shape) for name, shape in whole_shapes(model).items()}
+    if tied:
+        del real["head.weight"]
+    counted = {
+        f"blocks.{n}.{name}" for n in range(model.num_layers) for name in block_shapes(model)
+    }
+    assert counted | set(weights_outside(model)) == set(real)
+    for name, shape in (block_shapes(model) | weights_outside(model)).items():
+        assert shape == real.get(name, real.get(f"blocks.0.{name}"))
+    single = held_weights(model, ParallelConfig())
+    assert sum(each.numel for each in single) == model.num_parameters()
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from([1, 2, 4]), st.integers(1, 3), st.sampled_from([1, 2, 4]), st.integers(20, 70)
+)
+def test_processes_hold_each_weight_once_together(tp: int, dp: int, pp: int, vocab: int) -> None:
+    model = dataclasses.replace(Problem(layers=5, tied=False).model(), vocab_size=vocab)
+    parallel = layout(tp * dp * pp, "fsdp", tp=tp, pp=pp, pp_schedule="gpipe")
+    total = sum(
+        state_bytes(model, OptimConfig(lr=1e-3), parallel, place).weights
+        for place in every_process(parallel)
+    )
+    norms = (2 * model.num_layers + 1) * model.dim
+    assert total == 4 * (model.num_parameters() + (tp - 1) * norms)
+
+
+def test_a_process_of_512_holds_its_part_of_a_large_model() -> None:
+    model = ModelConfig(128256, 8192, 80, 64, 8, 28672, 8192, tied_embeddings=False)
+    parallel = layout(512, "fsdp", tp=8, pp=4)
+    found = [
+        state_bytes(model, OptimConfig(lr=1e-3), parallel, at) for at in every_process(parallel)
+    ]
+    assert sum(state.total for state in found) == 16 * (
+        model.num_parameters() + 7 * (2 * 80 + 1) * model.dim
+    )
+    # The first and the last stage have the embedding and the head besides.
+    assert max(state.total for state in found) < 16 * model.num_parameters() / 512 * 1.2
