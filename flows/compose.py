@@ -43,11 +43,17 @@ _APPEND = re.compile(r"^([\w.]+)\+=")
 """`key+=value` appends to a list. Hydra's grammar has no such override."""
 
 
-def compose(overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR) -> RunConfig:
+def compose(
+    overrides: Sequence[str] = (), conf_dir: Path = CONF_DIR, lays_out: bool = True
+) -> RunConfig:
     """The checked configuration that `overrides` describe. Raises ConfigError, always of one
-    line."""
+    line.
+
+    lays_out: a layout left to the planner (parallel=auto) is chosen.
+    """
     try:
-        return build(RunConfig, _compose_plain(overrides, conf_dir))
+        config = build(RunConfig, _compose_plain(overrides, conf_dir))
+        return config.laid_out() if lays_out else config
     except ConfigError as error:
         raise ConfigError(one_line(error)) from error
 

@@ -6,7 +6,7 @@ The rules between groups are checked here; those within a group beside its datac
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
+from llm_core.planner.hardware import HardwareConfig
+from llm_core.planner.step import Work
 from llm_core.training.config import TrainConfig
 from tasks.analysis.config import AnalysisConfig
 from tasks.bench.config import BenchConfig
@@ -90,6 +92,8 @@ class RunConfig:
     notify: NotifyConfig
     sweep: SweepConfig
     tracking: TrackingConfig
+    hardware: HardwareConfig | None = None
+    """Devices that a training is planned for; Null: none, and plans list stages alone."""
     shared: str | None = None
     """Address of the shared store that the folder `store` is a local copy of. `store=s3://…` sets
     it. Set it directly to choose that folder."""
@@ -158,6 +162,32 @@ class RunConfig:
     def train_stage(self) -> TrainStageConfig:
         model = (self.model, self.optim, self.train)
         return TrainStageConfig(*model, self.parallel, self.memory, self.cluster)
+
+    def laid_out(self) -> RunConfig:
+        """With the fastest layout that fits, where the planner is to choose it. Raises ConfigError
+        where none does."""
+        if self.parallel.kind != "auto":
+            return self
+        from llm_core.planner.layouts import choose_layout, reasons
+
+        if self.hardware is None:
+            raise ConfigError(
+                "parallel.kind (auto) needs the devices that it chooses for; add hardware=h100, or"
+                " another of conf/hardware"
+            )
+        choice = choose_layout(self.planned, self.hardware, self.parallel.num_processes)
+        if choice.best is None:
+            raise ConfigError("; ".join(reasons(choice, self.hardware)))
+        best = choice.best.work
+        return replace(self, parallel=best.parallel, train=best.train, memory=best.memory)
+
+    @property
+    def planned(self) -> Work:
+        """What the planner reads; an open size of the vocabulary is that of the tokenizer."""
+        model = self.model
+        if model.vocab_size == 0:
+            model = replace(model, vocab_size=self.tokenizer.vocab_size)
+        return Work(model, self.optim, self.train, self.parallel, self.memory)
 
     @property
     def stages(self) -> StageConfigs:

@@ -30,7 +30,7 @@ from llm_core.device import choose_device, device_name, set_threads, synchronize
 from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.engine import Engine, EngineConfig
 from llm_core.infer.equivalence import TOLERANCE
-from llm_core.planner.roofline import kv_bytes_per_token, measure_bandwidth
+from llm_core.profiling.roofline import kv_bytes_per_token, measure_bandwidth
 
 if TYPE_CHECKING:
     from benchmarks.engine.infer import Case

@@ -33,8 +33,8 @@ from llm_core.device import device_name, set_threads, synchronize
 from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.ranks import Ranks, open_ranks
-from llm_core.planner.roofline import training_peak
 from llm_core.printing import show
+from llm_core.profiling.roofline import training_peak
 from llm_core.training.run_config import RunConfig
 from llm_core.training.schedule import learning_rate
 from llm_core.training.step import train_step

@@ -181,9 +181,20 @@ def _run_under_prefect(
     return run_in_foreground(getattr(pipeline, FLOWS[name].flow), overrides, url, live)
 
 
+def _plan_training(words: Sequence[str]) -> int:
+    from flows.commands.training_plan import lines_of, training_plan
+
+    text, plain = training_plan(compose(lines_of(words), lays_out=False))
+    show(text)
+    show(json.dumps(plain))
+    return 0
+
+
 @command("[FLOW] [OVERRIDES]...")
 def plan(words: Sequence[str]) -> int:
-    """What would run, and why."""
+    """What would run, and why; with hardware=NAME, what a training needs of it."""
+    if any(word.startswith("hardware=") for word in words):
+        return _plan_training(words)
     name = "run"
     if words and "=" not in words[0] and not words[0].startswith("~"):
         name, *words = words

@@ -27,7 +27,7 @@ from llm_core.bench.spread import DEFINITION, spread
 from llm_core.device import synchronize
 from llm_core.infer.cache.rows import MakeCache, decode, place_of, prefill
 from llm_core.model.transformer import Transformer
-from llm_core.planner.roofline import (
+from llm_core.profiling.roofline import (
     Peaks,
     Work,
     cached_step,

@@ -9,7 +9,7 @@ from typing import Literal
 from llm_core.config import ConfigError
 from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, TensorOverlap
 
-Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
+Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "auto"]
 SPLIT_BACKWARD: tuple[Schedule, ...] = ("zero_bubble", "zero_bubble_v", "dualpipe_v")
 
 
@@ -22,7 +22,8 @@ class ParallelConfig:
     """What data-parallel processes share. none: one process. ddp: nothing, each holds all weights.
     zero1: optimizer state is sharded. zero2: gradients too, and weights except during a micro
     batch. fsdp: weights always, gathered one block at a time (ZeRO-3). hsdp: fsdp within groups of
-    dp_shard, replicated over the groups."""
+    dp_shard, replicated over the groups. auto: the planner
+    chooses degrees, kind, micro batch and recomputation for the devices of `hardware`."""
     num_processes: int = 1
     """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which takes what
     the others leave. They run on one machine, or on the nodes of cluster.num_nodes."""

@@ -6,6 +6,7 @@ D = dim and F = ffn_dim:
 | recompute | kernels | kept |
 |---|---|---|
 | none | torch | 4 D + 3 A + 3 K + 4 F |
+| none | torch, compiled | 4 D + 3 A + 3 K + 3 F |
 | none | triton | 4 D + 2 A + 2 K + 3 F |
 | none | quack | 4 D + 2 A + 2 K + 2 F |
 | selective | any | D + 2 A + 2 K + 2 F |
@@ -70,7 +71,7 @@ def block_numbers(
     if model.ffn == "gelu":
         inner = 2
     else:
-        inner = {"torch": 4, "triton": 3, "quack": 2}[compute.kernels]
+        inner = {"torch": 3 if compute.compile else 4, "triton": 3, "quack": 2}[compute.kernels]
         # CPUs copy the gate to have its channels in one run.
         inner += 1 if on_cpu and not fused else 0
     return BlockNumbers(4 * model.dim, attention + inner * model.ffn_dim, model.num_heads + 2)
@@ -113,7 +114,7 @@ def activation_bytes(
     memory: MemoryConfig,
     on_cpu: bool = False,
 ) -> int:
-    """Most that a process keeps for backward, logits left out."""
+    """Most that a process keeps for backward, logits and what is made again left out."""
     tokens = tokens_on_a_rank(train, parallel)
     micro_batches = train.global_batch_sequences // (train.micro_batch_sequences * parallel.dp)
     layers = layers_in_flight(model, parallel, micro_batches)
@@ -125,25 +126,32 @@ def activation_bytes(
     whole = of_a_block("none")
     if memory.ffn_tiles > 1:
         whole -= tokens * model.ffn_dim * 2 * PRODUCT_BYTES[train.dtype] / parallel.tp
-    each = of_a_block(memory.recompute) if memory.recompute in ("selective", "full") else whole
-    # One block is made again at a time, with all that it keeps.
-    again = whole if memory.recompute != "none" else 0
     if memory.recompute == "every":
-        layers_again = layers / memory.every_k
-        return int(layers_again * of_a_block("full") + (layers - layers_again) * whole + again)
-    return int(layers * each + again)
+        again = layers / memory.every_k
+        return int(again * of_a_block("full") + (layers - again) * whole)
+    return int(layers * (whole if memory.recompute == "none" else of_a_block(memory.recompute)))
+
+
+def block_again_bytes(
+    model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig
+) -> int:
+    """All that one block keeps: it exists once in backward where blocks are computed again."""
+    if memory.recompute == "none":
+        return 0
+    whole = block_numbers(model, train).bytes(train.dtype, parallel.tp, parallel.sequence_parallel)
+    return int(tokens_on_a_rank(train, parallel) * whole)
 
 
 def logits_bytes(
     model: ModelConfig, train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig
 ) -> int:
-    """Most that head and loss hold at once: logits as products give them, in float32, and their
-    exponentials; compiled, none of the copies in float32 leaves the kernel."""
+    """Most that head and loss hold at once: logits as products give them, in float32 where that is
+    another type, and their exponentials; compiled, none of the copies leaves the kernel."""
     tokens = tokens_on_a_rank(train, parallel)
     ids = -(-model.vocab_size // parallel.tp)
     number = PRODUCT_BYTES[train.dtype]
     fused = train.compile and parallel.tp == 1
-    each = 2 * number if fused else number + 8
+    each = 2 * number if fused else number + (4 if number == 4 else 8)
     chunk = memory.loss_chunk_tokens
     held = min(chunk or tokens, tokens) * ids * each
     if chunk:

@@ -39,9 +39,8 @@ def recomputed_flops_per_token(model: ModelConfig, memory: MemoryConfig, seq_len
     if memory.recompute == "every":
         return (products + attention) / memory.every_k
     if memory.recompute == "selective":
-        # The second of each pair of products: out of attention, and down.
-        narrow = model.num_layers * model.dim * (model.attention_dim + model.ffn_dim)
-        return 2 * narrow
+        # The product out of attention; that of `down` is not needed again.
+        return 2 * model.num_layers * model.dim * model.attention_dim
     return 0.0
 
 

@@ -32,7 +32,7 @@ class HardwareConfig:
     """Between nodes, for each device. 0: as over 10 Gb/s Ethernet that a node shares."""
     hop_us: float = 8.0
     """Time of one message without content."""
-    matmul_share: float = 0.75
+    matmul_share: float = 0.65
     """Part of the peak that large products reach."""
     memory_share: float = 0.88
     """Part of the bandwidth that passes over memory reach."""

@@ -15,9 +15,10 @@ from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.degrees import FIRST, LOOPED
+from llm_core.parallel.degrees import LOOPED
 from llm_core.planner.activations import (
     activation_bytes,
+    block_again_bytes,
     block_numbers,
     logits_bytes,
     tokens_on_a_rank,
@@ -27,6 +28,16 @@ from llm_core.planner.traffic import Pass, Traffic, step_traffic
 from llm_core.planner.weights import Coordinates, block_shapes, held_weights, state_bytes
 from llm_core.training.config import TrainConfig
 
+PASSES = {"eager": 11.7, "triton": 4.0, "compiled": 3.3}
+"""How often what blocks keep is moved in a step: by torch's operations one by one, by kernels of
+our own, by compiled ones. Of one H200."""
+WEIGHT_BYTES = 18
+"""Moved per weight and micro batch: cast to 16 bits, its gradient cast and added up."""
+HOST_S = {"none": 6.2e-3, "every": 7.0e-3, "full": 7.9e-3, "selective": 8.5e-3}
+"""Of a block and micro batch: what Python and autograd take to launch it, operation by operation.
+Where the device is faster, as with narrow models, it waits. Of one server with H200."""
+FORWARD_SHARE = 0.85
+"""Time of a forward pass over half of a backward pass, whose products are less well shaped."""
 ADAM_BYTES = 28
 """Moved per weight by AdamW in float32: weight, gradient and both moments read, three written."""
 ZERO1_BUCKET = 1 << 24
@@ -60,6 +71,7 @@ class MemoryPlan:
     optimizer: int
     activations: int
     logits: int
+    """Of head and loss; or, where that is more, of a block that is computed again after them."""
     copies: int
     """Weights in 16 bits, and what is gathered of others or sent."""
     allowance: int
@@ -92,6 +104,8 @@ class TimePlan:
     between_s: float
     """Norms, rotations, activations, loss: what memory bounds."""
     recompute_s: float
+    host_s: float
+    """Waiting for operations to be launched."""
     optimizer_s: float
     exposed_s: float
     """Waiting for other processes' data."""
@@ -108,6 +122,7 @@ class TimePlan:
             + self.attention_s
             + self.between_s
             + self.recompute_s
+            + self.host_s
             + self.optimizer_s
             + self.exposed_s
             + self.bubble_s
@@ -137,6 +152,7 @@ def _memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryP
         if parallel.pp > 1 and parallel.pp_schedule in ("1f1b", "zero_bubble"):
             # The last stage starts backward at once.
             activations = activations // min(parallel.pp, work.micro_batches)
+    logits = max(logits, block_again_bytes(model, train, parallel, memory))
     copies = _copies(work, at)
     allocated = weights + gradients + optimizer + activations + logits + copies
     allowance = int(allocated * hardware.fragmentation + hardware.reserve_gb * 1e9)
@@ -151,11 +167,12 @@ def _copies(work: Work, at: Coordinates) -> int:
     whole = sum(each.numel for each in held)
     ends = sum(each.numel for each in held if not each.in_blocks)
     if not parallel.shards_weights:
-        # Autocast keeps a copy of each weight of a product from forward to backward.
-        products = sum(
-            each.numel for each in held if len(each.shape) > 1 and each.name not in FIRST
-        )
-        if model.tied_embeddings and parallel.pp == 1:
+        # Autocast keeps a copy of each weight of a product from forward to backward; of blocks that
+        # are compiled and computed again it makes it again too.
+        again = {"none": 0.0, "every": 1 / work.memory.every_k}.get(work.memory.recompute, 1.0)
+        kept = 1 - again if work.train.compile else 1.0
+        products = int(kept * sum(w.numel for w in held if len(w.shape) > 1 and w.in_blocks))
+        if at.stage == parallel.pp - 1:
             products += model.vocab_size * model.dim // parallel.tp
         gather = 4 * min(ZERO1_BUCKET, whole) * 2 if parallel.kind == "zero1" else 0
         return half * products + gather
@@ -181,19 +198,26 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     attention_s = 6 * pairs * tokens / (rate * 0.7)
     number = 4 if train.dtype == "fp32" else 2
     kept = block_numbers(model, train)
-    moved = 3 * (kept.stream + kept.shared / parallel.tp) * number * model.num_layers / parallel.pp
+    passes = PASSES["compiled" if train.compile else "eager"]
+    if train.kernels != "torch":
+        passes = min(passes, PASSES["triton"])
+    layers = model.num_layers / parallel.pp
+    moved = passes * (kept.stream + kept.shared / parallel.tp) * number * layers
     loss_moved = (6 if train.compile else 24) * model.vocab_size / parallel.tp
     memory_rate = hardware.memory_gb_s * 1e9 * hardware.memory_share
-    between_s = tokens * (moved + loss_moved) / memory_rate
-    again = {"none": 0.0, "selective": 0.12, "full": 1.0}.get(
-        work.memory.recompute, 1 / work.memory.every_k
-    )
-    recompute_s = again * (blocks_s + attention_s) / 3
-    one = Pass(
-        (blocks_s + head_s + attention_s + between_s) / 3,
-        (blocks_s + head_s + attention_s + between_s) * 2 / 3 + recompute_s,
-        attention_s,
-    )
+    between_s = (tokens * (moved + loss_moved) + WEIGHT_BYTES * block_weights) / memory_rate
+    again_s = {
+        "none": 0.0,
+        "selective": (narrow_share(model) * blocks_s + between_s) / 3,
+    }.get(work.memory.recompute, (blocks_s + attention_s + between_s) / 3)
+    if work.memory.recompute == "every":
+        again_s /= work.memory.every_k
+    recompute_s = FORWARD_SHARE * again_s
+    computed_s = blocks_s + head_s + attention_s + between_s
+    host_s = 0.0
+    if not train.compile and train.kernels == "torch":
+        host_s = max(0.0, layers * HOST_S[work.memory.recompute] - computed_s - recompute_s)
+    one = Pass((computed_s + host_s) / 3, (computed_s + host_s) * 2 / 3 + recompute_s, attention_s)
     traffic = tuple(step_traffic(model, train, parallel, hardware, one))
     exposed_s = sum(each.exposed_s for each in traffic)
     states = state_bytes(model, work.optim, parallel)
@@ -206,12 +230,20 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
         m * attention_s,
         m * between_s,
         m * recompute_s,
+        m * host_s,
         optimizer_s,
         exposed_s,
         busy_s * bubble_frac / (1 - bubble_frac),
         bubble_frac,
         traffic,
     )
+
+
+def narrow_share(model: ModelConfig) -> float:
+    """Of the products of a block, that out of attention: all that selective recomputation does
+    again, since the result of `down` is not needed."""
+    block = (model.matmul_parameters() - model.vocab_size * model.dim) / model.num_layers
+    return model.dim * model.attention_dim / block
 
 
 def bubble_share(parallel: ParallelConfig, micro_batches: int) -> float:

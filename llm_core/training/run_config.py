@@ -41,6 +41,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
+        if self.parallel.kind == "auto":
+            raise ConfigError(
+                "parallel.kind (auto) must be resolved before a trainer starts; name a layout"
+            )
         if self.model.vocab_size == 0:
             raise ConfigError(
                 "model.vocab_size (0) must be resolved before a trainer starts; give the size of"
@@ -69,14 +73,15 @@ def check_run(
     """Raises ConfigError for groups that do not fit together, and names degrees that would run."""
 
     def check(parallel: ParallelConfig) -> None:
-        _check_degrees(model, train, parallel)
-        check_settings(model, train, parallel, memory, optimizer)
+        check_layout(model, train, parallel, memory, optimizer)
 
     if train.seq_len > model.max_seq_len:
         raise ConfigError(
             f"train.seq_len ({train.seq_len}) must not exceed model.max_seq_len"
             f" ({model.max_seq_len}); set model.max_seq_len={train.seq_len}"
         )
+    if parallel.kind == "auto":
+        return  # the planner takes none that cannot run
     try:
         _check_degrees(model, train, parallel)
     except ConfigError as error:
@@ -85,6 +90,18 @@ def check_run(
             raise
         own = f"num_processes {parallel.num_processes} = {parallel.product}; " if divides else ""
         raise ConfigError(f"{error} ({own}{_what_can_run(parallel, check)})") from None
+    check_settings(model, train, parallel, memory, optimizer)
+
+
+def check_layout(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    memory: MemoryConfig = NO_SAVINGS,
+    optimizer: OptimizerKind = "adamw",
+) -> None:
+    """As `check_run`, for many layouts in turn: looks for none that would run instead."""
+    _check_degrees(model, train, parallel)
     check_settings(model, train, parallel, memory, optimizer)
 
 

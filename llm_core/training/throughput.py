@@ -36,7 +36,7 @@ from torch import Tensor
 from llm_core.data.batch import Batch
 from llm_core.model.masks import Pattern, causal_pairs
 from llm_core.parallel.ranks import Ranks
-from llm_core.planner.roofline import best_time
+from llm_core.profiling.roofline import best_time
 from llm_core.training.run_config import RunConfig
 
 SLOW_PACE, SLOW_STRETCHES = 1.3, 3

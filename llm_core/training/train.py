@@ -42,10 +42,10 @@ from llm_core.parallel.apply import build_layout
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import whole_weights, write_weights
-from llm_core.planner.roofline import training_peak
 from llm_core.printing import escape_defects, note, show
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
+from llm_core.profiling.roofline import training_peak
 from llm_core.training.made_with import made_with
 from llm_core.training.metric_log import (
     METRICS_FILE,

@@ -120,7 +120,7 @@ def _measured(
 ) -> dict[str, Any]:
     from llm_core.bench.answers import MAX_BEHIND, greedy_behind
     from llm_core.bench.generation import Subject, measure_cell, significant
-    from llm_core.planner.roofline import measure_peaks, stated_peaks
+    from llm_core.profiling.roofline import measure_peaks, stated_peaks
     from tasks.bench.loads import measure_loads
 
     peaks, stated = measure_peaks(models.device, dtype), stated_peaks(models.device)

@@ -21,7 +21,7 @@ from benchmarks.engine.infer_models import (
 from llm_core.bench.answers import MAX_BEHIND, furthest_behind
 from llm_core.infer.choice.sampling import GREEDY
 from llm_core.infer.generation import generate
-from llm_core.planner.roofline import cached_step
+from llm_core.profiling.roofline import cached_step
 
 SMALL: dict[str, Any] = {
     "shape": "tiny", "weights": "float32", "prompt": 24, "new": 6, "requests": 7,

@@ -9,7 +9,7 @@ import torch
 
 from llm_core.bench.generation import Cell, Subject, measure_cell
 from llm_core.infer.cache.rows import paged_cache, static_cache
-from llm_core.planner.roofline import Peaks, cached_step, kv_bytes_per_token
+from llm_core.profiling.roofline import Peaks, cached_step, kv_bytes_per_token
 from llm_core.quantize.model import round_model
 from tests.support.engine.small_model import make_model
 

@@ -21,10 +21,9 @@ A100, H100 = 312e12, 989e12
 def gpt(
     dim: int, num_layers: int, num_heads: int, vocab: int = 51200, seq: int = 2048
 ) -> ModelConfig:
-    biases = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
     return ModelConfig(
         vocab, dim, num_layers, num_heads, num_heads, 4 * dim, seq, norm="layer", ffn="gelu",
-        positions="learned", **biases,
+        positions="learned", qkv_bias=True, out_bias=True, ffn_bias=True,
     )  # fmt: skip
 
 

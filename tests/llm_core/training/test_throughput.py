@@ -13,8 +13,8 @@ import torch
 from llm_core.data.batch import Batch
 from llm_core.model.masks import Pattern
 from llm_core.parallel.ranks import Ranks
-from llm_core.planner import roofline
-from llm_core.planner.roofline import training_peak
+from llm_core.profiling import roofline
+from llm_core.profiling.roofline import training_peak
 from llm_core.training.run_config import RunConfig
 from llm_core.training.throughput import SLOW_STRETCHES, StepClock, product_time
 from tests.support.engine.small_runs import run_config

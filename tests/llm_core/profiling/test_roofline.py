@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from llm_core.infer.cache.rows import decode, prefill, static_cache
 from llm_core.model.transformer import Transformer
-from llm_core.planner import roofline
-from llm_core.planner.roofline import (
+from llm_core.profiling import roofline
+from llm_core.profiling.roofline import (
     Peaks,
     Work,
     cached_step,

@@ -1,0 +1,190 @@
+"""Shows what a training needs: memory, time and cost of one layout, or of the best ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flows.console import table
+from flows.run_config import RunConfig
+from llm_core.config import ConfigError, to_plain
+from llm_core.planner.cost import recomputed_flops_per_token, training_cost
+from llm_core.planner.hardware import HardwareConfig
+from llm_core.planner.layouts import Candidate, Choice, choose_layout, reasons
+from llm_core.planner.scaling import LAWS, TOKENS_PER_WEIGHT
+from llm_core.planner.step import MemoryPlan, TimePlan, Work, plan_memory, plan_time
+
+NUM_SHOWN = 5
+MEMORY_PARTS = {
+    "weights": "weights, float32",
+    "gradients": "gradients, float32",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "logits": "logits",
+    "copies": "16-bit copies, gathered weights",
+    "allowance": "driver, fragments",
+}
+TIME_PARTS = {
+    "products_s": "matrix products",
+    "attention_s": "attention",
+    "between_s": "norms, activations, loss",
+    "recompute_s": "recomputation",
+    "host_s": "waiting for launches",
+    "optimizer_s": "optimizer",
+    "exposed_s": "waiting for traffic",
+    "bubble_s": "idle in the pipeline",
+}
+
+
+def training_plan(config: RunConfig) -> tuple[str, dict[str, Any]]:
+    """(text for a terminal, the same as plain values). Raises ConfigError without hardware."""
+    hardware = config.hardware
+    if hardware is None:
+        raise ConfigError("hardware is not set; choose one, such as hardware=h100")
+    work = config.planned
+    choice = None
+    if config.parallel.kind == "auto":
+        choice = choose_layout(work, hardware, config.parallel.num_processes)
+        chosen = choice.best or choice.closest
+    else:
+        chosen = Candidate(work, plan_memory(work, hardware), plan_time(work, hardware))
+    parts = [
+        _model_lines(chosen.work, hardware),
+        _bars("memory of a device", MEMORY_PARTS, chosen.memory, 1e9, "GB", hardware.memory_gb),
+        _bars("time of a step", TIME_PARTS, chosen.time, 1e-3, "ms"),
+        _speed_lines(chosen, hardware),
+    ]
+    if chosen.time.traffic:
+        parts.append(_traffic(chosen.time))
+    if choice is not None:
+        parts.append(_layouts(choice, hardware))
+    elif chosen.memory.total > hardware.memory_gb * 1e9:
+        parts.append(_too_large(chosen, hardware))
+    return "\n\n".join(parts), _plain(chosen, choice, hardware)
+
+
+def _model_lines(work: Work, hardware: HardwareConfig) -> str:
+    model, train = work.model, work.train
+    weights, tokens = model.num_parameters(), train.num_steps * train.tokens_per_step
+    head = model.vocab_size * model.dim * (1 if model.tied_embeddings else 2)
+    fitted = LAWS["besiroglu"].tokens_for(weights)
+    return "\n".join(
+        [
+            f"{weights / 1e9:,.3f} B weights ({head / 1e9:,.3f} B of them embedding and head),"
+            f" {6 * model.matmul_parameters() / 1e9:,.2f} GFLOP a token and"
+            f" {model.training_flops_per_token(train.seq_len, causal=True) / 1e9:,.2f} with"
+            f" attention at {train.seq_len:,}",
+            f"{tokens / 1e9:,.3f} B tokens, {tokens / weights:,.1f} a weight: the rule of"
+            f" {TOKENS_PER_WEIGHT:.0f} a weight asks {TOKENS_PER_WEIGHT * weights / 1e9:,.1f} B,"
+            f" Besiroglu et al. (2024) {fitted / 1e9:,.1f} B",
+            f"{work.parallel.num_processes} x {hardware.name}: {work.parallel.product}",
+        ]
+    )
+
+
+def _bars(
+    title: str, parts: dict[str, str], plan: object, unit: float, name: str, room: float = 0.0
+) -> str:
+    """A row per part with a bar of its share; `room`: what there is, in the same unit."""
+    values = {label: getattr(plan, field) / unit for field, label in parts.items()}
+    total = sum(values.values())
+    whole = max(total, room) or 1.0
+    rows = [
+        (label, f"{value:,.2f}", "█" * round(40 * value / whole))
+        for label, value in values.items()
+        if value
+    ]
+    rows.append(("together" + (f", of {room:,.0f}" if room else ""), f"{total:,.2f}", ""))
+    return table((title, name, ""), rows)
+
+
+def _speed_lines(chosen: Candidate, hardware: HardwareConfig) -> str:
+    work, time = chosen.work, chosen.time
+    model, train, devices = work.model, work.train, work.parallel.num_processes
+    per_s = train.tokens_per_step / time.step_s
+    peak = devices * hardware.peak(train.dtype, train.float8)
+    flops = model.training_flops_per_token(train.seq_len, causal=True)
+    again = recomputed_flops_per_token(model, work.memory, train.seq_len)
+    tokens = train.num_steps * train.tokens_per_step
+    cost = training_cost(tokens * flops, devices, per_s * flops / devices, hardware)
+    money = f", {cost.money:,.0f} $ ({hardware.price_source})" if cost.money else ""
+    energy = f", {cost.energy_kwh:,.0f} kWh" if cost.energy_kwh else ""
+    utilisation = f"MFU {per_s * flops / peak:.1%}"
+    if again:
+        utilisation += f", HFU {per_s * (flops + again) / peak:.1%}"
+    return "\n".join(
+        [
+            f"{per_s:,.0f} tokens/s, {per_s / devices:,.0f} a device; {utilisation} of the stated"
+            " peak, attention by its causal half",
+            f"{cost.flops:.3g} FLOP: {cost.days:,.2f} days, {cost.device_hours:,.0f} device"
+            f" hours{money}{energy}",
+        ]
+    )
+
+
+def _traffic(time: TimePlan) -> str:
+    rows = [
+        (
+            each.axis,
+            "nodes" if each.across_nodes else "a node",
+            f"{each.num_bytes / 1e9:,.2f}",
+            f"{each.elapsed_s * 1e3:,.1f}",
+            f"{each.exposed_s * 1e3:,.1f}",
+        )
+        for each in time.traffic
+    ]
+    return table(("sent by a device in a step", "across", "GB", "ms", "ms exposed"), rows)
+
+
+def _layouts(choice: Choice, hardware: HardwareConfig) -> str:
+    rows = [
+        (
+            each.name,
+            f"{each.memory.total / 1e9:,.1f}",
+            f"{each.time.step_s * 1e3:,.0f}",
+            f"{each.time.exposed_s / each.time.step_s:.0%}",
+            f"{each.time.bubble_s / each.time.step_s:.0%}",
+        )
+        for each in choice.fitting[:NUM_SHOWN]
+    ]
+    header = ("layout", "GB", "ms a step", "exposed", "idle")
+    lines = [table(header, rows)] if rows else []
+    lines.append(
+        f"{choice.num_legal:,} layouts can run, {len(choice.fitting):,} of them fit"
+        f" {hardware.memory_gb:,.0f} GB."
+    )
+    return "\n".join([*lines, *(f"- {reason}" for reason in reasons(choice, hardware))])
+
+
+def _too_large(chosen: Candidate, hardware: HardwareConfig) -> str:
+    lacking = chosen.memory.total / 1e9 - hardware.memory_gb
+    return (
+        f"does not fit: {lacking:,.1f} GB a device are lacking; parallel=auto looks for a layout"
+        " that fits"
+    )
+
+
+def _plain(chosen: Candidate, choice: Choice | None, hardware: HardwareConfig) -> dict[str, Any]:
+    def values(each: Candidate) -> dict[str, Any]:
+        memory: MemoryPlan = each.memory
+        return {
+            "parallel": to_plain(each.work.parallel),
+            "recompute": each.work.memory.recompute,
+            "micro_batch_sequences": each.work.train.micro_batch_sequences,
+            "memory": to_plain(memory) | {"total": memory.total},
+            "time": to_plain(each.time) | {"step_s": each.time.step_s},
+            "fits": memory.total <= hardware.memory_gb * 1e9,
+        }
+
+    found = {"hardware": to_plain(hardware), "weights": chosen.work.model.num_parameters()}
+    found |= values(chosen)
+    if choice is not None:
+        found["others"] = [values(each) for each in choice.fitting[1:NUM_SHOWN]]
+        found["reasons"] = reasons(choice, hardware)
+    return found
+
+
+def lines_of(words: Sequence[str]) -> list[str]:
+    """Overrides for a plan alone: it needs no text."""
+    named = any(word.startswith(("source=", "source.", "run=")) for word in words)
+    return list(words) if named else ["source=sample", *words]

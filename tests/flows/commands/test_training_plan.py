@@ -1,0 +1,64 @@
+"""`textmill plan hardware=NAME` says what a training needs, without text and without a device."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flows.cli import main
+from flows.compose import compose
+from flows.conf_files import choices
+from llm_core.config import ConfigError
+
+LARGE = [
+    "model=llama_8b", "tokenizer.vocab_size=128256", "train.seq_len=8192", "train.dtype=bf16",
+    "train.compile=true", "train.global_batch_sequences=64", "train.micro_batch_sequences=1",
+]  # fmt: skip
+
+
+def plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, dict[str, object]]:
+    assert main(["plan", *LARGE, *words]) == 0
+    shown = capsys.readouterr().out
+    return shown, json.loads(shown.splitlines()[-1])
+
+
+def test_a_plan_names_memory_time_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    shown, values = plan(capsys, "hardware=h100", "parallel=fsdp", "parallel.num_processes=8")
+    for part in ("8.030 B weights", "optimizer state", "matrix products", "MFU", "device hours"):
+        assert part in shown
+    assert values["weights"] == 8030261248
+    assert sum(v for k, v in values["memory"].items() if k != "total") == values["memory"]["total"]  # type: ignore[attr-defined, index]
+
+
+def test_the_planner_chooses_a_layout_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    shown, values = plan(capsys, "hardware=h100", "parallel=auto", "parallel.num_processes=8")
+    assert "layouts can run" in shown
+    assert values["fits"]
+    assert values["parallel"]["kind"] != "auto"  # type: ignore[index]
+    config = compose([*LARGE, "source=sample", "hardware=h100", "parallel=auto"])
+    assert config.parallel.num_processes == 8
+    assert config.parallel.kind == values["parallel"]["kind"]  # type: ignore[index]
+    assert config.train.micro_batch_sequences == values["micro_batch_sequences"]
+
+
+def test_a_layout_that_is_too_large_is_said_to_lack_memory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown, values = plan(capsys, "hardware=a100_40", "parallel=ddp", "parallel.num_processes=8")
+    assert "does not fit" in shown
+    assert not values["fits"]
+
+
+def test_choosing_needs_devices_to_choose_for() -> None:
+    with pytest.raises(ConfigError, match="hardware=h100"):
+        compose(["source=sample", "parallel=auto"])
+
+
+@pytest.mark.parametrize("name", choices("hardware"))
+def test_every_device_is_described_soundly(name: str) -> None:
+    config = compose(["source=sample", f"hardware={name}"])
+    assert config.hardware is not None
+    # No device multiplies for less than 50 or more than 1,000 operations per byte it can read.
+    assert 50 < config.hardware.tflops * 1e3 / config.hardware.memory_gb_s < 1000
+    assert bool(config.hardware.price_per_hour) == bool(config.hardware.price_source)
