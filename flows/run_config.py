@@ -91,9 +91,8 @@ class RunConfig:
     refresh: RefreshConfig
     notify: NotifyConfig
     sweep: SweepConfig
+    hardware: HardwareConfig
     tracking: TrackingConfig
-    hardware: HardwareConfig | None = None
-    """Devices that a training is planned for; Null: none, and plans list stages alone."""
     shared: str | None = None
     """Address of the shared store that the folder `store` is a local copy of. `store=s3://…` sets
     it. Set it directly to choose that folder."""
@@ -170,7 +169,7 @@ class RunConfig:
             return self
         from llm_core.planner.layouts import choose_layout, reasons
 
-        if self.hardware is None:
+        if not self.hardware.name:
             raise ConfigError(
                 "parallel.kind (auto) needs the devices that it chooses for; add hardware=h100, or"
                 " another of conf/hardware"

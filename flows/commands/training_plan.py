@@ -39,7 +39,7 @@ TIME_PARTS = {
 def training_plan(config: RunConfig) -> tuple[str, dict[str, Any]]:
     """(text for a terminal, the same as plain values). Raises ConfigError without hardware."""
     hardware = config.hardware
-    if hardware is None:
+    if not hardware.name:
         raise ConfigError("hardware is not set; choose one, such as hardware=h100")
     work = config.planned
     choice = None

@@ -114,7 +114,7 @@ def activation_bytes(
     memory: MemoryConfig,
     on_cpu: bool = False,
 ) -> int:
-    """Most that a process keeps for backward, logits and what is made again left out."""
+    """Most that a process keeps for backward, without logits and what is computed twice."""
     tokens = tokens_on_a_rank(train, parallel)
     micro_batches = train.global_batch_sequences // (train.micro_batch_sequences * parallel.dp)
     layers = layers_in_flight(model, parallel, micro_batches)

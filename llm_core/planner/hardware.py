@@ -12,15 +12,15 @@ class HardwareConfig:
     """One kind of device, the node around it, and its price. Bandwidths count one direction, which
     is half of what makers print of NVLink."""
 
-    name: str
-    """As it is printed."""
-    memory_gb: float
+    name: str = ""
+    """As it is printed; empty: nothing is known, and nothing is planned."""
+    memory_gb: float = 0.0
     """Memory of a device, in 1e9 bytes."""
-    memory_gb_s: float
+    memory_gb_s: float = 0.0
     """Its bandwidth, in 1e9 bytes per second."""
-    tflops: float
+    tflops: float = 0.0
     """Stated dense peak of 16-bit products, in 1e12 operations per second."""
-    tflops_fp32: float
+    tflops_fp32: float = 0.0
     """Peak of products of float32."""
     tflops_fp8: float = 0.0
     """Peak of 8-bit products; 0: there are none."""
@@ -51,8 +51,11 @@ class HardwareConfig:
 
     def __post_init__(self) -> None:
         for field in ("memory_gb", "memory_gb_s", "tflops", "tflops_fp32", "devices_per_node"):
-            if not getattr(self, field) > 0:
-                raise ConfigError(f"{field} ({getattr(self, field)}) must be positive")
+            if self.name and not getattr(self, field) > 0:
+                raise ConfigError(
+                    f"{field} ({getattr(self, field)}) must be positive for {self.name}; see its"
+                    " data sheet"
+                )
         for field in ("matmul_share", "memory_share", "link_share"):
             if not 0 < getattr(self, field) <= 1:
                 raise ConfigError(f"{field} ({getattr(self, field)}) must be above 0 and at most 1")

@@ -168,7 +168,7 @@ def _copies(work: Work, at: Coordinates) -> int:
     ends = sum(each.numel for each in held if not each.in_blocks)
     if not parallel.shards_weights:
         # Autocast keeps a copy of each weight of a product from forward to backward; of blocks that
-        # are compiled and computed again it makes it again too.
+        # are compiled and computed twice it is cast anew.
         again = {"none": 0.0, "every": 1 / work.memory.every_k}.get(work.memory.recompute, 1.0)
         kept = 1 - again if work.train.compile else 1.0
         products = int(kept * sum(w.numel for w in held if len(w.shape) > 1 and w.in_blocks))

@@ -209,8 +209,12 @@ def choices_in_turn() -> list[list[str]]:
         if group not in alone
     ]
     turns = [["train.seq_len=256", *filter(None, turn)] for turn in zip_longest(*together)]
+    # The planner chooses for some device.
+    more = {"parallel=auto": ["hardware=h100"]}
     return turns + [
-        [f"{group}={choice}", *extra] for group, extra in alone.items() for choice in choices(group)
+        [f"{group}={choice}", *extra, *more.get(f"{group}={choice}", [])]
+        for group, extra in alone.items()
+        for choice in choices(group)
     ]
 
 

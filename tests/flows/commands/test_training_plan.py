@@ -55,10 +55,9 @@ def test_choosing_needs_devices_to_choose_for() -> None:
         compose(["source=sample", "parallel=auto"])
 
 
-@pytest.mark.parametrize("name", choices("hardware"))
+@pytest.mark.parametrize("name", [name for name in choices("hardware") if name != "none"])
 def test_every_device_is_described_soundly(name: str) -> None:
     config = compose(["source=sample", f"hardware={name}"])
-    assert config.hardware is not None
     # No device multiplies for less than 50 or more than 1,000 operations per byte it can read.
     assert 50 < config.hardware.tflops * 1e3 / config.hardware.memory_gb_s < 1000
     assert bool(config.hardware.price_per_hour) == bool(config.hardware.price_source)
