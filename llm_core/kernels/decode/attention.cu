@@ -1,44 +1,17 @@
 // Attention of one new token per row over the blocks of its cache. The blocks of the GPU share the
 // tokens of a key head, and the last to end joins what they found (split-K: Dao et al., 2023).
 
-// The tokens of a row that this block attends to.
-struct Tail {
-  int split, group, b, length, begin, end;
-  __device__ __forceinline__ Tail(const State& state) {
-    int unit = blockIdx.x;
-    split = unit % SPLITS;
-    group = unit / SPLITS % G;
-    b = unit / SPLITS / G;
-    if (b >= B) return;
-    length = state.lengths[b];
-    int each = (length + SPLITS * TILE - 1) / (SPLITS * TILE) * TILE;
-    begin = split * each;
-    end = min(length, begin + each);
-  }
-};
-
-// Asks for the keys and values of a layer that do not fit registers while memory has nothing to do.
-__device__ __forceinline__ void foresee(const Layer& layer, const State& state) {
-  constexpr int LINES = D / 64;  // of 128 bytes
-  const Tail tail(state);
-  if (tail.b >= B) return;
-  int first = tail.begin + WARPS * TILE, count = min(tail.end - first, FORESEEN) * LINES;
-  for (int i = threadIdx.x; i < count; i += CONSUMERS) {
-    int t = first + i / LINES, block = state.tables[tail.b * TABLE + t / BLOCK_TOKENS];
-    int at = ((block * BLOCK_TOKENS + t % BLOCK_TOKENS) * G + tail.group) * D + i % LINES * 64;
-    prefetch(layer.keys + at);
-    prefetch(layer.values + at);
-  }
-}
-
 __device__ __forceinline__ void attend(const Layer& layer, const Model& model, const State& state,
                                        float* scratch, const int* before, int* joined, int* after) {
+  // A block that has many tokens would delay what others wait for by asking for much at once.
+  constexpr bool asks_early = SPLITS > 1;
   constexpr int STRIDE = LANES + 1;  // of turned heads, such that rows are in different banks
-  const Tail tail(state);
-  if (tail.b >= B) return;
-  int split = tail.split, group = tail.group, b = tail.b, length = tail.length;
-  int begin = tail.begin, end = tail.end;
+  int unit = blockIdx.x;
+  if (unit >= B * G * SPLITS) return;
+  int split = unit % SPLITS, group = unit / SPLITS % G, b = unit / SPLITS / G;
   int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
+  int length = state.lengths[b], each = (length + SPLITS * TILE - 1) / (SPLITS * TILE) * TILE;
+  int begin = split * each, end = min(length, begin + each);
   // Heads of queries, then the key.
   int row = warp * 8 + g;
   bool turns = warp * 8 <= HG;
@@ -66,9 +39,9 @@ __device__ __forceinline__ void attend(const Layer& layer, const Model& model, c
     return ((block * BLOCK_TOKENS + t % BLOCK_TOKENS) * G + group) * LANES;
   };
   int count, at = place(count);
-  // Earlier tokens are there already.
+  // Earlier tokens are in the cache already.
   tokens.load_keys(keys + at, count, g, q);
-  tokens.load_values(values + at, count, g, q);
+  if (asks_early) tokens.load_values(values + at, count, g, q);
   float *parts = scratch, *marks = parts + WARPS * HG * D;  // [WARPS, HG, D], [2, WARPS, HG]
   float *newest_value = marks + 2 * WARPS * HG, *newest = newest_value + D;
   uint4* turned = (uint4*)(newest + (HG + 3) / 4 * 4);  // [HG + 1, STRIDE]
@@ -99,6 +72,7 @@ __device__ __forceinline__ void attend(const Layer& layer, const Model& model, c
       if (row == HG && split == 0) keys[to + 4 * i + q] = chunks[i];
     }
   }
+  if (!asks_early) tokens.load_values(values + at, count, g, q);
   sync_consumers();
   uint4 heads[HEAD_TILES][CHUNKS];
 #pragma unroll

@@ -56,9 +56,6 @@ __device__ __forceinline__ void copy_row(u32 to, const void* from, int bytes, u6
       "l"(from), "r"(bytes), "r"(address(b)), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ void prefetch(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
 __device__ __forceinline__ void sync_consumers() {
   asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");
 }

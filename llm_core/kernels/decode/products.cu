@@ -41,21 +41,37 @@ struct Ring {
   __device__ __forceinline__ void await_empty() { wait_phase(empty + place, phase ^ 1); }
 };
 
+// Keeps few chunks of a warp on the way at once: what blocks tell one another would queue behind
+// more of them.
+struct Pace {
+  Ring<STAGES> landed;
+  int more;  // that may start before any has landed
+  __device__ __forceinline__ void await() {
+    if (more-- > 0) return;
+    more = 0;
+    landed.await_full();
+    landed.next(PRODUCERS);
+  }
+};
+
 // Copies this block's rows of a weight, chunk after chunk; warps that copy take turns.
 template <Kind kind, int N, int K, int bits>
-__device__ __forceinline__ void stream(Ring<STAGES>& ring, char* places, int& mine,
+__device__ __forceinline__ void stream(Ring<STAGES>& ring, Pace& pace, char* places, int& mine,
                                        const Weight& weight, u64 policy) {
   constexpr int EACH = rows_of_tile(kind), COLUMNS = CHUNK(bits);
   const Share<kind, N, K, bits> share;
   int lane = threadIdx.x & 31;
+#pragma unroll 1
   for (int first = share.begin; first < share.end; first += EACH) {
     int count = min(EACH, share.end - first), at = first + lane % EACH;
     bool copies = lane < 16 && lane % EACH < count;
     long long row = kind == GATE_UP ? row_of_channel(at, lane & 8) : at;
     const char* from = weight.numbers + row * (K / 8 * bits);
+#pragma unroll 1
     for (int k = 0; k < share.columns; k += COLUMNS) {
       if (mine-- > 0) continue;
       mine = PRODUCERS - 1;
+      pace.await();
       int columns = min(COLUMNS, share.columns - k), bytes = columns * bits / 8;
       int of_scales = bits == 4 ? columns / GROUP * 4 : 0, column = share.column + k;
       u64* full = ring.full + ring.place;
@@ -103,7 +119,7 @@ __device__ __forceinline__ void take(Shared& shared, const Rows& rows, int colum
     await(before, target);
   else
     sync_consumers();
-#pragma unroll
+#pragma unroll 1
   for (int b0 = 0; b0 < B; b0 += AT_ONCE) {
     uint4 values[AT_ONCE][ROUNDS];
 #pragma unroll
@@ -166,7 +182,9 @@ __device__ __forceinline__ void multiply_tiles(Ring<STAGES>& ring, Ring<SUMS>& s
   take<is_normed(kind), Own::COLUMNS, bits>(shared, rows, share.column, share.columns, gain, before,
                                             target);
   const Masks masks;
+#pragma unroll 1
   for (int first = share.begin; first < share.end; first += rows_of_tile(kind)) {
+#pragma unroll 1
     for (int k = 0; k < share.columns; k += COLUMNS) {
       if (mine-- > 0) continue;
       mine = WARPS - 1;
@@ -265,8 +283,10 @@ __device__ __forceinline__ void finish_tiles(Ring<SUMS>& sums, Shared& shared, i
   const Own share;
   int lane = threadIdx.x & 31;
   float of_norm[VALUES];
+#pragma unroll 1
   for (int first = share.begin; first < share.end; first += EACH) {
     float sum[VALUES] = {}, add[VALUES] = {}, of_row[VALUES];
+#pragma unroll 1
     for (int k = 0; k < share.columns; k += CHUNK(bits)) {
       sums.await_full();
       if (k == 0)

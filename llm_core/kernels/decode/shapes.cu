@@ -4,7 +4,8 @@
 // blocks that share a head, SLICES blocks that share rows of the down projection, TABLE and
 // BLOCK_TOKENS of the cache, STAGES places of the ring and their bytes, EPSILON, SCALE_LOG2, bytes
 // of memory; and its own: THREADS, WARPS that multiply, PRODUCERS that copy, SUMS places for sums
-// of chunks, UNROLL parts of a chunk, ROWS_AT_ONCE of activations on their way to shared memory.
+// of chunks, UNROLL parts of a chunk; on the way at once ROWS_AT_ONCE of activations and PACE
+// chunks of a warp.
 //
 // A tile is 16 rows of a weight, a chunk ROW_BYTES of each of them, which is one place of the ring.
 

@@ -43,13 +43,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
       int mine = order;
       ring.next(mine);
+      Pace pace = {ring, PACE};
       for (int l = 0; l < LAYERS; l++) {
-        stream<QKV, QKV_ROWS, DIM, BITS>(ring, shared.places, mine, layers[l].qkv, policy);
-        stream<OUT, DIM, H * D, BITS>(ring, shared.places, mine, layers[l].out, policy);
-        stream<GATE_UP, FFN, DIM, BITS>(ring, shared.places, mine, layers[l].gate_up, policy);
-        stream<DOWN, DIM, FFN, BITS>(ring, shared.places, mine, layers[l].down, policy);
+        stream<QKV, QKV_ROWS, DIM, BITS>(ring, pace, shared.places, mine, layers[l].qkv, policy);
+        stream<OUT, DIM, H * D, BITS>(ring, pace, shared.places, mine, layers[l].out, policy);
+        stream<GATE_UP, FFN, DIM, BITS>(ring, pace, shared.places, mine, layers[l].gate_up, policy);
+        stream<DOWN, DIM, FFN, BITS>(ring, pace, shared.places, mine, layers[l].down, policy);
       }
-      stream<HEAD, VOCAB, DIM, HEAD_BITS>(ring, shared.places, mine, model.head, policy);
+      stream<HEAD, VOCAB, DIM, HEAD_BITS>(ring, pace, shared.places, mine, model.head, policy);
     } else {
       for (int l = 0; l < LAYERS; l++) {
         const Layer& layer = layers[l];
@@ -76,7 +77,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int l = 0; l < LAYERS; l++) {
       const Layer& layer = layers[l];
       int* done = state.counters + l * EACH_LAYER;
-      if (FORESEEN) foresee(layer, state);
       multiply_tiles<QKV, QKV_ROWS, DIM, BITS>(ring, sums, shared, mine, l ? done - 1 : nullptr,
                                                DIM * FINISHERS, x, layer.attention_norm);
       attend(layer, model, state, (float*)shared.x, done, joined, done + G);

@@ -36,8 +36,8 @@ GROUP = 64
 WIDTH_UNITS = {16: 64, 8: 64, 4: 4 * GROUP}
 """Of inputs; copies are of 16 bytes, four scales and offsets."""
 MAX_SPLITS = 32
-MAX_ROWS = 8
-"""Above it, products of tensor cores over all rows are faster."""
+MAX_ROWS = 16
+"""Two tiles of tensor cores."""
 TILE_TOKENS = 16
 """That attention reads together; they lie in one block of the cache."""
 MAX_SLICES = 8
@@ -204,13 +204,14 @@ class DecodeStep:
             "X_BYTES": memory.activation_bytes,
             "SCRATCH_BYTES": memory.scratch_bytes,
             "ROWS_AT_ONCE": 8,
-            "FORESEEN": 0,
+            # In 4 bits, how many copies can start is the limit.
+            "PACE": memory.places // PRODUCERS if shape.bits == 4 else 2,
             "WARPS": WARPS,
             "SUMS": SUMS,
             "ROW_BYTES": ROW_BYTES,
             "PRODUCERS": PRODUCERS,
             "THREADS": THREADS,
-            "UNROLL": {16: 8 if rows <= 8 else 4, 8: 2, 4: 4}[shape.bits],
+            "UNROLL": {16: 8 if rows <= 8 else 2, 8: 2, 4: 8}[shape.bits],
             "EPSILON": f"{shape.norm_eps}f",
             "SCALE_LOG2": f"{shape.head_dim**-0.5 * math.log2(math.e)}f",
         }
