@@ -62,7 +62,7 @@ def restored(model: Transformer) -> Transformer:
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
-                ("llama", 1, None, None), ("llama", 16, None, 2), ("qwen2", 9, "int8", 4),
+                ("llama", 2, None, None), ("qwen2", 16, None, 2), ("qwen2", 9, "int8", 4),
                 ("qwen3", 2, "int4", None), ("many", 4, None, 4), ("llama", 9, "int4", 2),
             )
         ),
@@ -84,7 +84,8 @@ def test_two_steps_give_the_logits_of_whole_sequences(
     decode_on_cpu(monkeypatch, tmp_path, rows * config.num_kv_heads + 2)
     if slices is not None:
         monkeypatch.setattr(step, "memory_of", lambda *of: step._memory(*of, slices))
-    lengths = [37, 100, 5, 200, *range(16, 28)][:rows]
+    # The last row has no tokens yet, like rows that nobody reads.
+    lengths = [*[37, 100, 200, *range(16, 28), 5][: rows - 1], 0]
     tables = [[row * 14 + i for i in range(14)] for row in range(rows)]
     cache = PagedCache(config, 14 * rows + 1, 16, torch.bfloat16, "cpu")
     # Whatever is read beyond the tokens of a row spoils its logits.
@@ -94,7 +95,8 @@ def test_two_steps_give_the_logits_of_whole_sequences(
     torch.manual_seed(1)
     tokens = [torch.randint(0, 256, (length,)).tolist() for length in lengths]
     with torch.inference_mode():
-        coming = Pass.of(tokens, lengths, tables, 16, "cpu")
+        filled = slice(rows - 1)
+        coming = Pass.of(tokens[filled], lengths[filled], tables[filled], 16, "cpu")
         cache.begin(coming)
         reference.hidden(coming.ids_N[None], coming.positions_N[None], cache)
         buffers.tables_BM.copy_(torch.tensor(tables))
