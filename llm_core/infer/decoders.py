@@ -18,7 +18,14 @@ from torch import Tensor, nn
 
 from llm_core.infer.cache.attention import attend_ragged
 from llm_core.infer.cache.paged import PagedCache
-from llm_core.kernels.decode.step import MAX_ROWS, DecodeStep, Numbers, Shape, why_not
+from llm_core.kernels.decode.step import (
+    MAX_ROWS,
+    TILE_TOKENS,
+    DecodeStep,
+    Numbers,
+    Shape,
+    why_not,
+)
 from llm_core.model.operations import apply_kernels
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Block, SwiGLU, Transformer
@@ -94,7 +101,7 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
     if config.family == "gpt2" or config.out_bias or config.ffn_bias or config.window:
         return False
     shape = _shape(model)
-    if shape is None or rows > MAX_ROWS:
+    if shape is None or rows > MAX_ROWS or cache.block_tokens % TILE_TOKENS:
         return False
     return why_not(shape, rows, device, model.norm.weight.dtype) is None
 

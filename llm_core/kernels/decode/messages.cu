@@ -64,14 +64,24 @@ __device__ __forceinline__ void sync_consumers() {
 __device__ __forceinline__ void signal(int* counter, int by) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(counter), "r"(by) : "memory");
 }
+__device__ __forceinline__ void await_alone(const int* counter, int target) {
+  int seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+  } while (seen < target);
+}
 __device__ __forceinline__ void await(const int* counter, int target) {
-  if (threadIdx.x == 0) {
-    int seen;
-    do {
-      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-    } while (seen < target);
-  }
+  if (threadIdx.x == 0) await_alone(counter, target);
   sync_consumers();
+}
+// How many came before this one.
+__device__ __forceinline__ int count_in(int* counter) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
 }
 __device__ __forceinline__ void multiply(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm volatile(
@@ -79,4 +89,10 @@ __device__ __forceinline__ void multiply(float* c, u32 a0, u32 a1, u32 a2, u32 a
       "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// 8 x 8 numbers of 16 bits, of which each thread has two of a row.
+__device__ __forceinline__ u32 transposed(u32 pair) {
+  u32 r;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(pair));
+  return r;
 }

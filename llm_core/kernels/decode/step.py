@@ -25,15 +25,22 @@ from torch import Tensor
 # B rows · M blocks of a row at most · V vocabulary
 
 FOLDER = Path(__file__).parent
-PARTS = ("shapes", "messages", "weights", "products", "attention", "step")
+PARTS = ("shapes", "messages", "weights", "products", "tokens", "attention", "step")
 
 WARPS, SUMS, ROW_BYTES, PRODUCERS, THREADS = 8, 16, 1024, 2, 384
-BARRIER_BYTES = 1024
+BARRIER_BYTES, ADDRESS_BYTES = 1024, 256
 ROW_STRIDES = {16: ROW_BYTES + 16, 8: ROW_BYTES + 64, 4: ROW_BYTES + 128 + 32}
 """`row_stride` of shapes.cu, by bits."""
+GROUP = 64
+"""Inputs that share a scale in 4 bits."""
+WIDTH_UNITS = {16: 64, 8: 64, 4: 4 * GROUP}
+"""Of inputs; copies are of 16 bytes, four scales and offsets."""
 MAX_SPLITS = 32
-MAX_ROWS = 8
-"""Above it, products of tensor cores over all rows are faster."""
+MAX_ROWS = 16
+"""Two tiles of tensor cores."""
+TILE_TOKENS = 16
+"""That attention reads together; they lie in one block of the cache."""
+MAX_SLICES = 8
 
 PRODUCTS = ("qkv", "out", "gate_up", "down")
 VECTORS = ("attention_norm", "ffn_norm", "qkv_bias", "q_norm", "k_norm")
@@ -78,8 +85,7 @@ def why_not(shape: Shape, rows: int, device: torch.device, dtype: torch.dtype) -
         return f"needs activations in bfloat16, not {dtype}"
     if shape.head_dim not in (64, 128):
         return f"needs heads of 64 or 128 channels, not {shape.head_dim}"
-    # Copies are of 16 bytes: four scales and offsets of 64 columns.
-    widths, unit = shape.widths, 256 if shape.bits == 4 else 64
+    widths, unit = shape.widths, WIDTH_UNITS[shape.bits]
     if any(width % unit for width in widths):
         return f"needs widths that {unit} divides, not {widths}"
     processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -94,8 +100,8 @@ def why_not(shape: Shape, rows: int, device: torch.device, dtype: torch.dtype) -
 class Memory:
     """Shared memory of a block."""
 
-    columns: int
-    """Of activations, at most; wider ones are read from memory where they are multiplied."""
+    slices: int
+    """Of the inputs of the down projection, which as many blocks share."""
     activation_bytes: int
     """Of activations or of attention, which take turns."""
     scratch_bytes: int
@@ -110,25 +116,34 @@ class Memory:
 
 
 def memory_of(shape: Shape, rows: int, device: torch.device) -> Memory:
-    """All activations in shared memory where they leave room for weights, else those of the
-    stream."""
-    whole = _memory(shape, rows, device, max(shape.widths))
-    if whole.places >= WARPS:
-        return whole
-    return _memory(shape, rows, device, max(shape.dim, shape.attention_dim))
+    """The inputs of the down projection are whole where they leave room for weights, else of about
+    the width of others."""
+    memory = _memory(shape, rows, device, 1)
+    if memory.places < WARPS:
+        slices = 2
+        while slices < MAX_SLICES and shape.ffn_dim > slices * max(shape.widths[:2]):
+            slices *= 2
+        memory = _memory(shape, rows, device, slices)
+    return memory
 
 
-def _memory(shape: Shape, rows: int, device: torch.device, columns: int) -> Memory:
+def _memory(shape: Shape, rows: int, device: torch.device, slices: int) -> Memory:
     heads = shape.num_heads // shape.num_kv_heads
-    attention = (WARPS * heads * shape.head_dim + 2 * WARPS * heads) * 4
+    unit = WIDTH_UNITS[shape.bits]
+    columns = max(*shape.widths[:2], -(-shape.ffn_dim // unit // slices) * unit)
+    # Sums of warps, their largest scores and totals; the newest token; turned heads.
+    attention = (WARPS * heads * (shape.head_dim + 2) + shape.head_dim + heads + 3) * 4
+    attention += (heads + 1) * (shape.head_dim + 8) * 2
     activations = _whole_lines(max(rows * (columns + 32) * 2, attention))
-    scratch = _whole_lines(activations + (SUMS * 16 + WARPS) * rows * 4)
+    tiled = rows if rows < 8 else -(-rows // 8) * 8  # `SUM_NUMBERS` of shapes.cu
+    of_groups = columns // GROUP if shape.bits == 4 else 0
+    scratch = _whole_lines(activations + (SUMS * 16 + WARPS + of_groups) * tiled * 4)
     place = 16 * max(ROW_STRIDES[shape.bits], ROW_STRIDES[shape.head_bits])
     limit = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
     places = (limit - BARRIER_BYTES - scratch) // place
-    most = (BARRIER_BYTES // 8 - 2 * SUMS) // 2
+    most = (BARRIER_BYTES - ADDRESS_BYTES) // 16 - SUMS
     # The warps that copy take turns.
-    return Memory(columns, activations, scratch, min(places, most) // PRODUCERS * PRODUCERS, place)
+    return Memory(slices, activations, scratch, min(places, most) // PRODUCERS * PRODUCERS, place)
 
 
 def _whole_lines(num_bytes: int) -> int:
@@ -184,16 +199,19 @@ class DecodeStep:
             "TABLE": tables_BM.shape[1],
             "BITS": shape.bits,
             "HEAD_BITS": shape.head_bits,
-            "X_COLUMNS": memory.columns,
+            "BLOCKS": self.processors,
+            "SLICES": memory.slices,
             "X_BYTES": memory.activation_bytes,
             "SCRATCH_BYTES": memory.scratch_bytes,
-            "AHEAD": 3,
+            "ROWS_AT_ONCE": 8,
+            # In 4 bits, how many copies can start is the limit.
+            "PACE": memory.places // PRODUCERS if shape.bits == 4 else 2,
             "WARPS": WARPS,
             "SUMS": SUMS,
             "ROW_BYTES": ROW_BYTES,
             "PRODUCERS": PRODUCERS,
             "THREADS": THREADS,
-            "UNROLL": {16: 8, 8: 2, 4: 4}[shape.bits],
+            "UNROLL": {16: 8 if rows <= 8 else 2, 8: 2, 4: 8}[shape.bits],
             "EPSILON": f"{shape.norm_eps}f",
             "SCALE_LOG2": f"{shape.head_dim**-0.5 * math.log2(math.e)}f",
         }
@@ -208,7 +226,7 @@ class DecodeStep:
         qkv = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
         widths = shape.dim, shape.dim, qkv, shape.attention_dim, shape.ffn_dim
         parts = splits * heads * shape.num_kv_heads
-        counters = shape.num_layers * (shape.num_kv_heads + 4) + cells + 1
+        counters = shape.num_layers * (shape.num_kv_heads + 4) + cells + 1 + self.processors
         state = [
             ids_B,
             lengths_B,
@@ -216,6 +234,7 @@ class DecodeStep:
             *(activation(width) for width in widths),
             activation(parts * shape.head_dim, torch.float32),
             activation(2 * parts, torch.float32),
+            activation(memory.slices * shape.dim, torch.float32),
             self.logits_BV,
             torch.zeros(counters, dtype=torch.int32, device=device),
         ]

@@ -16,41 +16,45 @@ struct Masks {
 };
 
 // A part is what four threads multiply together, COLUMNS of it; `at` is where the first row of this
-// thread has it, x its activations: twice eight numbers.
-template <int bits, bool fits>
+// thread has it, x its activations: twice eight numbers of each tile of rows.
+template <int bits>
 struct Part;
 
-template <bool fits>
-struct Part<16, fits> {
-  static constexpr int COLUMNS = 64;
-  // What comes from memory is asked for in neighbouring words by neighbouring threads.
-  static constexpr int GAP = fits ? 8 : 32;  // columns
-  static __device__ __forceinline__ int column(int q) { return q * (fits ? 16 : 8); }
+template <>
+struct Part<16> {
+  static constexpr int COLUMNS = 64, GAP = 8;
+  static __device__ __forceinline__ int column(int q) { return q * 16; }
   static __device__ __forceinline__ int byte(int q) { return column(q) * 2; }
-  float sums[2][4] = {};
+  float sums[ROW_TILES][2][4] = {};
 
-  __device__ __forceinline__ void add(const char* at, const uint4* x, const Masks&) {
+  __device__ __forceinline__ void add(const char* at, const uint4 (*x)[2], const Masks&) {
     const char* below = at + 8 * row_stride(16);
     uint4 upper[2] = {*(const uint4*)at, *(const uint4*)(at + GAP * 2)};
     uint4 lower[2] = {*(const uint4*)below, *(const uint4*)(below + GAP * 2)};
-    const u32 *u = (const u32*)upper, *l = (const u32*)lower, *v = (const u32*)x;
+    const u32 *u = (const u32*)upper, *l = (const u32*)lower;
 #pragma unroll
     for (int j = 0; j < 8; j += 2)
-      multiply(sums[j / 2 % 2], u[j], l[j], u[j + 1], l[j + 1], v[j], v[j + 1]);
+#pragma unroll
+      for (int tile = 0; tile < ROW_TILES; tile++) {
+        const u32* v = (const u32*)x[tile] + j;
+        multiply(sums[tile][j / 2 % 2], u[j], l[j], u[j + 1], l[j + 1], v[0], v[1]);
+      }
   }
-  __device__ __forceinline__ void scale(const char*, int) {}
-  __device__ __forceinline__ float total(int i) const { return sums[0][i] + sums[1][i]; }
+  __device__ __forceinline__ void scale(const char*, int, const float*) {}
+  __device__ __forceinline__ float total(int tile, int i) const {
+    return sums[tile][0][i] + sums[tile][1][i];
+  }
 };
 
 // Two's complement: 128 + seven bits, and -128 or -256 by the sign. Pairs are of columns two apart.
-template <bool fits>
-struct Part<8, fits> {
+template <>
+struct Part<8> {
   static constexpr int COLUMNS = 64, GAP = 8;
   static __device__ __forceinline__ int column(int q) { return q * 16; }
   static __device__ __forceinline__ int byte(int q) { return column(q); }
-  float sums[2][4] = {};
+  float sums[ROW_TILES][2][4] = {};
 
-  __device__ __forceinline__ void add(const char* at, const uint4* x, const Masks& masks) {
+  __device__ __forceinline__ void add(const char* at, const uint4 (*x)[2], const Masks& masks) {
     uint4 upper = *(const uint4*)at, lower = *(const uint4*)(at + 8 * row_stride(8));
     const u32 *u = (const u32*)&upper, *l = (const u32*)&lower;
 #pragma unroll
@@ -61,28 +65,36 @@ struct Part<8, fits> {
         number[j] = (w[j] & masks.seven) | 0x43004300u;
         sign[j] = (w[j] & masks.sign) | 0xc300c300u;
       }
-      const u32* v = (const u32*)x + 2 * i;
-      multiply(sums[0], number[0], number[1], number[2], number[3], v[0], v[1]);
-      multiply(sums[1], sign[0], sign[1], sign[2], sign[3], v[0], v[1]);
+#pragma unroll
+      for (int tile = 0; tile < ROW_TILES; tile++) {
+        const u32* v = (const u32*)x[tile] + 2 * i;
+        multiply(sums[tile][0], number[0], number[1], number[2], number[3], v[0], v[1]);
+        multiply(sums[tile][1], sign[0], sign[1], sign[2], sign[3], v[0], v[1]);
+      }
     }
   }
-  __device__ __forceinline__ void scale(const char*, int) {}
-  __device__ __forceinline__ float total(int i) const { return sums[0][i] + sums[1][i]; }
+  __device__ __forceinline__ void scale(const char*, int, const float*) {}
+  __device__ __forceinline__ float total(int tile, int i) const {
+    return sums[tile][0][i] + sums[tile][1][i];
+  }
 };
 
-// One group: 136 + number, and ones for the offset. Sums of a group are scaled when it is over.
-template <bool fits>
-struct Part<4, fits> {
+// One group: 136 + number. Sums of a group are scaled when it is over, and its offset meets the sum
+// of its activations.
+template <>
+struct Part<4> {
   static constexpr int COLUMNS = GROUP, GAP = GROUP / 2;
   static __device__ __forceinline__ int column(int q) { return q * 8; }
   static __device__ __forceinline__ int byte(int q) { return column(q); }  // two columns each
-  float sums[2][4], scaled[4] = {};
+  float sums[ROW_TILES][4], scaled[ROW_TILES][4] = {};
 
-  __device__ __forceinline__ void add(const char* at, const uint4* x, const Masks& masks) {
+  __device__ __forceinline__ void add(const char* at, const uint4 (*x)[2], const Masks& masks) {
     uint2 upper = *(const uint2*)at, lower = *(const uint2*)(at + 8 * row_stride(4));
     const u32 *u = (const u32*)&upper, *l = (const u32*)&lower;
 #pragma unroll
-    for (int i = 0; i < 4; i++) sums[0][i] = sums[1][i] = 0.f;
+    for (int tile = 0; tile < ROW_TILES; tile++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) sums[tile][i] = 0.f;
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -91,23 +103,30 @@ struct Part<4, fits> {
                     l[i] >> (4 * half + 8)};
 #pragma unroll
         for (int j = 0; j < 4; j++) w[j] = (w[j] & masks.four) | 0x43004300u;
-        const u32* v = (const u32*)&x[half] + 2 * i;
-        multiply(sums[0], w[0], w[1], w[2], w[3], v[0], v[1]);
-        multiply(sums[1], 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, v[0], v[1]);
+#pragma unroll
+        for (int tile = 0; tile < ROW_TILES; tile++) {
+          const u32* v = (const u32*)&x[tile][half] + 2 * i;
+          multiply(sums[tile], w[0], w[1], w[2], w[3], v[0], v[1]);
+        }
       }
   }
-  // scales: of the first row of this thread, each with its offset
-  __device__ __forceinline__ void scale(const char* scales, int group) {
+  // scales: of the first row of this thread, each with its offset; of_x: sums of activations of
+  // each group, [groups, B].
+  __device__ __forceinline__ void scale(const char* scales, int group, const float* of_x) {
+    int first = 2 * (threadIdx.x & 3);
 #pragma unroll
     for (int row = 0; row < 2; row++) {
       u32 both = ((const u32*)(scales + row * 8 * row_stride(4)))[group];
       float step = low(both), offset = high(both) - 136.f * step;
 #pragma unroll
-      for (int i = 2 * row; i < 2 * row + 2; i++)
-        scaled[i] += step * sums[0][i] + offset * sums[1][i];
+      for (int tile = 0; tile < ROW_TILES; tile++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+          scaled[tile][2 * row + i] +=
+              step * sums[tile][2 * row + i] + offset * of_x[min(tile * 8 + first + i, B - 1)];
     }
   }
-  __device__ __forceinline__ float total(int i) const { return scaled[i]; }
+  __device__ __forceinline__ float total(int tile, int i) const { return scaled[tile][i]; }
 };
 
 // Eight activations in the order of pairs of weights: in 8 and 4 bits, columns 0, 2, 1, 3 of four.

@@ -41,7 +41,7 @@ def make_model(config: ModelConfig) -> Transformer:
 
 @pytest.mark.parametrize("format", [None, "int8", "int4"])
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+@pytest.mark.parametrize("rows", [1, 2, 4, 8, 16])
 def test_logits_follow_those_of_whole_sequences(
     name: str, rows: int, format: Format | None
 ) -> None:
