@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from itertools import takewhile
+
 import numpy as np
 
 from tasks.kernels.text.chars import SPACE, char_classes, document_units, fold_table
@@ -23,7 +26,7 @@ def units_by_definition(text: str | bytes) -> list[int]:
 def units_and_signs_by_definition(text: str) -> list[int]:
     """The units of what stands between blanks, one after another; where there is none, the comment
     sign that stands there at the beginning of a line."""
-    units, in_comment, at = [], False, 0
+    units, in_comment, at, judged_end, commenting = [], False, 0, 0, ""
     for piece in "".join(" " if TABLES[0][ord(char)] == SPACE else char for char in text).split(
         " "
     ):
@@ -35,12 +38,35 @@ def units_and_signs_by_definition(text: str) -> list[int]:
             else:
                 is_sign = piece[0] in "#;%\"'!>." or piece == "--" or piece[:2] in ("//", "/*")
                 in_comment = in_comment or piece[:2] == "/*"
-                if is_sign or (piece[0] == "*" and in_comment):
+                is_sign = is_sign or (piece[0] == "*" and in_comment)
+                if not is_sign and piece[0].isascii() and piece[0] != "/":
+                    if at >= judged_end:
+                        is_comment, size = _comments_paragraph(text[len(before) :], piece[0])
+                        judged_end = len(before) + size
+                        commenting = piece[0] if is_comment else ""
+                    is_sign = piece[0] == commenting
+                if is_sign:
                     found = [mix(_sign_hash(piece))]
                 in_comment = in_comment and piece[:2] != "*/"
         units.extend(found)
         at += len(piece) + 1
     return units
+
+
+def _comments_paragraph(rest: str, sign: str) -> tuple[bool, int]:
+    """Whether the paragraph that begins `rest` is commented by this sign, and where it ends."""
+    lines = re.findall(r"[^\n]*\n|[^\n]+", rest)
+    lines = list(takewhile(lambda line: line.strip(" \t\r\n"), lines))
+    signed = [i for i, line in enumerate(lines) if line.strip(" \t\r").startswith(sign)]
+    run_on = [
+        i
+        for i in signed
+        if i
+        and len(lines[i - 1].rstrip("\n").encode()) >= 40
+        and re.match(r"[ \t\r]*[^\0- ]+[ \t]+[a-z]", lines[i])
+    ]
+    is_comment = len(signed) >= max(3, 0.75 * len(lines)) and 3 * len(run_on) >= len(signed)
+    return is_comment, sum(map(len, lines))
 
 
 def _sign_hash(piece: str) -> int:
