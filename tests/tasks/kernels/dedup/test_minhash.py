@@ -102,6 +102,7 @@ def test_shingles_follow_their_definition(text: str, n: int) -> None:
         st.tuples(
             st.sampled_from(["* ", " * ", "*\t", "- ", "• ", "|* ", "", "/* ", "*/ ", "\r"]),
             st.sampled_from(["small " * 8, "Large " * 8, "few", "", "é", "* a"]),
+            st.sampled_from(["", "", " *|", " |", "*", " •", " *\r", " / "]),
         ),
         max_size=12,
     ).map(lambda lines: "\n".join(map("".join, lines)))
@@ -116,7 +117,9 @@ def test_signs_before_the_lines_of_a_wrapped_text_are_units_and_bullets_are_not(
     plain, behind = "\n".join(lines), "\n".join(sign + line for line in lines)
     items = "\n".join(sign + line.capitalize() for line in lines)
     assert shingles_of(encode(plain), 5) == shingles_of(encode(items), 5)
-    assert not set(shingles_of(encode(plain), 11)) & set(shingles_of(encode(behind), 11))
+    boxed = "\n".join(line + " *|" for line in lines)
+    for signed in (behind, boxed):
+        assert not set(shingles_of(encode(plain), 11)) & set(shingles_of(encode(signed), 11))
 
 
 def test_whatever_three_characters_follow_each_other_their_shingles_follow_the_definition() -> None:
