@@ -68,7 +68,7 @@ def lone_signs(buf, begin, stop, end, classes, folds, comment):  # type: ignore[
         is_open = follow != 47
     elif lead in _LEADS or (lead == 45 and follow == 45 and stop - pos == 2):
         counts = True
-    elif lead < 0x80:
+    elif lead < 0x80 and lead != 60:  # <!-- stands before what comments the paragraph
         if pos >= left_end:
             is_comment, left_end = _comments_paragraph(buf, line, end, lead)
             left = lead if is_comment else int64(0)

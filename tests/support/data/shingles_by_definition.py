@@ -40,7 +40,7 @@ def units_and_signs_by_definition(text: str) -> list[int]:
                 is_sign = piece[0] in "#;%\"'!>." or piece == "--" or piece[:2] in ("//", "/*")
                 in_comment = in_comment or piece[:2] == "/*"
                 is_sign = is_sign or (piece[0] == "*" and in_comment)
-                if not is_sign and piece[0].isascii() and piece[0] != "/":
+                if not is_sign and piece[0].isascii() and piece[0] not in "/<":
                     if at >= left_end:
                         lines = _paragraph(text[len(before) :])
                         left_end = len(before) + sum(map(len, lines))
