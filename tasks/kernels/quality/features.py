@@ -21,9 +21,9 @@ stop word   of the list of the document's language, Gopher's eight where there i
             case, as most published codes have them. Counted once each (Gopher), and with
             repetitions (DCLM's RefinedWeb).
 ellipsis    `…` or `...`, counted left to right without overlap.
-body        lines that are no running heads of pages (tasks.kernels.quality.lines).
+body        lines other than running heads of pages (tasks.kernels.quality.lines).
 bare line   of at most 30 characters, without a mark that ends sentences.
-marks       digits (ASCII), punctuation (P*) and symbols (S*), per character that is not white
+signs       digits (ASCII), punctuation (P*) and symbols (S*), per character that is not white
             space; damaged characters per character (tasks.kernels.quality.marks).
 sentence    ends at white space behind `.?!` and what closes after them, or at a mark of another
             script, and at the end of the text.
@@ -216,6 +216,8 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
         row[at.punctuation_frac] = _ratio(punctuation, num_chars - blanks)
         row[at.symbol_frac] = _ratio(symbols, num_chars - blanks)
         row[at.digit_frac] = _ratio(digits, num_chars - blanks)
+        signs = digits + punctuation + symbols
+        row[at.sign_frac] = _ratio(signs, num_chars - blanks)
         row[at.mojibake_frac] = _ratio(damaged, num_chars)
         row[at.mean_sentence_words] = num_units / sentences
         for n in range(2, MAX_N + 1):  # top_2gram_char_frac to dup_10gram_char_frac

@@ -196,6 +196,9 @@ def expected_marks(text: str, words: Sequence[str], lines: Sequence[str]) -> dic
         "punctuation_frac": ratio(category.count("P"), len(solid)),
         "symbol_frac": ratio(category.count("S"), len(solid)),
         "digit_frac": ratio(sum(char in "0123456789" for char in solid), len(solid)),
+        "sign_frac": ratio(
+            sum(c in "PS" for c in category) + sum(c in "0123456789" for c in solid), len(solid)
+        ),
         "mojibake_frac": ratio(sum(map(len, damage)), len(text)),
         "other_script_frac": ratio(
             sum(scripts.values()) - max(scripts.values(), default=0), sum(scripts.values())
