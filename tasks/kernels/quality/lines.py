@@ -156,7 +156,7 @@ def measure_lines(  # type: ignore[no-untyped-def]
     id; c4_totals: what tasks.kernels.quality.c4 says of the lines, with `stripped` as room for the
     longest line without its citations, and `places` as room for two numbers a line. Returns the
     numbers of lines and paragraphs; of bullet, ellipsis, terminal, short, bare and duplicate lines;
-    characters of duplicate lines and of all; and four numbers of lines other than running heads: duplicate
+    characters of duplicate lines and of all; and of lines other than running heads: duplicate
     lines, lines, and the characters of both.
     """
     maps, sums = bits

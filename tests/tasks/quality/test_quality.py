@@ -107,7 +107,9 @@ def test_the_threshold_itself_passes(rule: Rule, offset: float) -> None:
     config = QualityConfig(presets=(rule.preset,) if rule.preset in PRESETS else (), record=())
     language = (*rule.languages, "en")[0]
     many_lines = {"num_lines": 10.0, "terminal_line_frac": 0.0}
-    values = many_lines | {rule.feature: float(dict(rule.cuts).get(language, rule.threshold or 0)) + offset}
+    values = many_lines | {
+        rule.feature: float(dict(rule.cuts).get(language, rule.threshold or 0)) + offset
+    }
     broken = judge_one(config, values, language)
     assert (rule.name in broken) == (offset < 0 if rule.side == "min" else offset > 0)
 
