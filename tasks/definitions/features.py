@@ -20,6 +20,9 @@ FRACTIONS = (
     *("c4_kept_line_frac", "c4_code_kept_line_frac", "c4_fineweb_kept_line_frac"),
     *(f"top_{n}gram_char_frac" for n in range(2, 5)),
     *(f"dup_{n}gram_char_frac" for n in range(5, 11)),
+    *("body_dup_line_frac", "body_dup_line_char_frac", "bare_line_frac", "punctuation_frac"),
+    *("symbol_frac", "digit_frac", "mojibake_frac", "other_script_frac", "sign_frac"),
+    "mean_sentence_words",
 )
 FEATURES = COUNTS + FRACTIONS
 """Columns of a feature row, in order. `mean_word_chars` is over words only, and 0 where all units

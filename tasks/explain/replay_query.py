@@ -11,8 +11,13 @@ from collections.abc import Iterable, Sequence
 
 from llm_core.config import ConfigError, nearest
 from tasks.quality.config import QualityConfig
-from tasks.quality.presets import Rule
-from tasks.quality.rules import UNSEGMENTED_FROM, WITHOUT_TERMINAL_PUNCTUATION, RuleBook
+from tasks.quality.presets import MIN_LINES, Rule
+from tasks.quality.rules import (
+    LISTS_UP_TO,
+    UNSEGMENTED_FROM,
+    WITHOUT_TERMINAL_PUNCTUATION,
+    RuleBook,
+)
 
 NUM_SAMPLES = 5
 
@@ -96,6 +101,10 @@ def _breaks(rule: Rule, fields: dict[str, str]) -> str:
         conditions.append(f"q.unsegmented_frac < {UNSEGMENTED_FROM!r}")
     elif rule.applies_to == "terminal":
         conditions.append(f"l.language NOT IN ({_texts(WITHOUT_TERMINAL_PUNCTUATION)})")
+    elif rule.applies_to in ("lines", "lists"):
+        conditions.append(f"q.num_lines >= {MIN_LINES}")
+    if rule.applies_to == "lists":
+        conditions.append(f"q.terminal_line_frac < {LISTS_UP_TO!r}")
     if rule.languages:
         conditions.append(f"l.language IN ({_texts(rule.languages)})")
     return " AND ".join(conditions)

@@ -62,9 +62,9 @@ class BucketConfig:
 class QualityConfig:
     """Which rules judge which documents, and which of them drop."""
 
-    presets: tuple[str, ...] = ("gopher", "fineweb_code")
-    """Presets of rules that drop documents: `gopher`, `fineweb_code`, `fineweb_paper`, `c4_paper`
-    and `fineweb2/LANGUAGE`."""
+    presets: tuple[str, ...] = ("mixed",)
+    """Presets of rules that drop documents: `mixed`, `gopher`, `fineweb_code`, `fineweb_paper`,
+    `c4_paper` and `fineweb2/LANGUAGE`."""
 
     record: tuple[str, ...] = ("c4_paper",)
     """Presets whose rules are only recorded."""

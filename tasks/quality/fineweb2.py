@@ -90,3 +90,23 @@ def _read_table() -> dict[str, LanguageLimits]:
 
 
 FINEWEB2: dict[str, LanguageLimits] = _read_table()
+
+# Least and greatest mean of characters a word, in further languages of lid.176.
+_WORD_CHARS = """
+    1-10 gl  1-14 ro sq  1-16 bs  1-24 am  2-9 fa he lo  2-10 mk  2-11 ca ga hr mn sk  2-12 sl
+    2-13 is km lv  2-14 yi  2-15 ug  2-19 pa  2-21 my  2-31 ur  2-35 mr  2-58 si  3-9 cy sw
+    3-10 bg sr  3-11 af be da el la ms nn tt  3-12 eo kk lt no sv tl  3-13 az et ka uz  3-14 fi
+    3-15 hu  3-22 gu  3-24 bn  3-30 or  3-37 ne  3-67 kn  4-11 eu hy  4-37 ml ta  4-68 te
+"""
+
+
+def word_chars(rule: str) -> tuple[tuple[str, float], ...]:
+    """The cuts of SHORT_WORDS or LONG_WORDS by language."""
+    cuts = {language: limits.thresholds[rule] for language, limits in FINEWEB2.items()}
+    bounds: list[str] = []
+    for entry in _WORD_CHARS.split():
+        if "-" in entry:
+            bounds = entry.split("-")
+        else:
+            cuts[entry] = float(bounds[rule == "LONG_WORDS"])
+    return tuple(sorted(cuts.items()))

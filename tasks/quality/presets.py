@@ -29,6 +29,12 @@ c4_fineweb    the same without its rule on ends of lines, as FineWeb ran it: 5 s
               languages, and sentences repeated in spans of three come near to `dedup.cuts`; none of
               them is in a preset.
 fineweb2/LANG FineWeb-2's thresholds by language (tasks.quality.fineweb2).
+mixed         the default, for text of many languages and kinds (docs/lab-notes/quality.md: read
+              and measured). Gopher's questions of words, with FineWeb-2's word lengths by language;
+              in place of ends of lines and small repetitions, which prose in lines of fixed width,
+              verse, manuals and long documents fail, it asks what the characters are: letters, not
+              digits, symbols, marks or damage. Repetition drops where it is most of the text, and
+              running heads of pages are not lines.
 
 Rules of words and sentences of English do not fit every script and language; a rule that does not
 apply is not broken:
@@ -40,6 +46,8 @@ apply is not broken:
   other word lengths there, of words its tokenizers found, and no short-line rule at all);
 * five to seven letters are two or three words of Chinese or Japanese, which every text repeats:
   duplicate n-grams count there from eight letters on, about as long as five words of English;
+* shares of lines say nothing of a few lines (`lines`: of MIN_LINES or more), and lines that begin
+  with dashes and end with marks are dialogue, not a list (`lists`: most lines without a mark);
 * Thai and Lao end sentences with a space: no rule on punctuation at the ends of lines (FineWeb-2
   sets it to 0 for Thai).
 """
@@ -50,9 +58,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tasks.quality.fineweb2 import FINEWEB2, LanguageLimits
+from tasks.quality.fineweb2 import FINEWEB2, LanguageLimits, word_chars
 
-Scope = Literal["all", "segmented", "terminal"]
+Scope = Literal["all", "segmented", "terminal", "lines", "lists"]
+
+MIN_LINES = 10
+"""Lines from which a share of lines means something, in rules for `lines` and `lists`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,8 @@ class Rule:
     off.
 
     applies_to: `segmented` leaves out scripts without spaces, `terminal` languages that end
-    sentences without a mark. languages: labels it applies to; empty for all. cuts: (language,
+    sentences without a mark, `lines` texts of few lines, `lists` also those most of whose lines end
+    with a mark. languages: labels it applies to; empty for all. cuts: (language,
     threshold) where languages have thresholds of their own; `threshold` is that of all others.
     """
 
@@ -166,12 +178,45 @@ def _fineweb2(language: str, limits: LanguageLimits) -> tuple[Rule, ...]:
     return _with(kept, f"fineweb2/{language}", limits.thresholds)
 
 
+_MIXED_SCOPES: dict[str, Scope] = {
+    "TOO_MANY_BULLET_LINES": "lists",
+    "TOO_MANY_ELLIPSIS_LINES": "lines",
+}
 _FINEWEB_CODE = (
     *(
         replace(rule, cuts=(("en", 0.01),)) if rule.name == "ANY_DUPLICATE_LINE_CHARS" else rule
         for rule in _with(_FINEWEB_PAPER, "fineweb_code")
     ),
     _NEWLINES,
+)
+
+_MIXED = (
+    *(
+        replace(
+            rule,
+            threshold={"LONG_WORDS": 15, "TOO_FEW_ALPHABETIC_WORDS": 0.84}.get(
+                rule.name, rule.threshold
+            ),
+            applies_to=_MIXED_SCOPES.get(rule.name, rule.applies_to),
+            cuts={
+                "SHORT_WORDS": word_chars("SHORT_WORDS"),
+                "LONG_WORDS": (("en", 10.0), *word_chars("LONG_WORDS")),
+            }.get(rule.name, ()),
+        )
+        for rule in _with(_GOPHER_QUALITY, "mixed")
+        if rule.name != "TOO_MANY_ELLIPSES"  # dots of tables of contents
+    ),
+    *_rules(
+        "mixed",
+        ("TOO_MANY_SIGNS", "sign_frac", "max", 0.24, "segmented"),
+        ("TOO_MANY_SYMBOLS", "symbol_frac", "max", 0.06, "segmented"),
+        ("DAMAGED_CHARACTERS", "mojibake_frac", "max", 0.005),
+        ("TOO_MANY_BARE_LINES", "bare_line_frac", "max", 0.80, "lines"),
+        ("DUPLICATE_BODY_LINES", "body_dup_line_frac", "max", 0.40, "lines"),
+        ("TOP_2GRAM", "top_2gram_char_frac", "max", 0.15, "segmented"),
+        ("DUPLICATE_5GRAMS", "dup_5gram_char_frac", "max", 0.80, "segmented"),
+        ("DUPLICATE_10GRAMS", "dup_10gram_char_frac", "max", 0.80),
+    ),
 )
 
 PRESETS: dict[str, tuple[Rule, ...]] = {
@@ -184,6 +229,7 @@ PRESETS: dict[str, tuple[Rule, ...]] = {
         *_with((r for r in _GOPHER if r.name != "TOO_FEW_STOP_WORDS"), "refinedweb"),
         *_STOP_WORD_OCCURRENCES,
     ),
+    "mixed": _MIXED,
     "c4_paper": _C4_PAPER,
     "c4_code": _C4_CODE,
     "c4_fineweb": _C4_FINEWEB,

@@ -1,12 +1,11 @@
 """Hashes the n-grams of folded units of a text.
 
 A unit is a word, or one character in scripts written without spaces (`tasks.kernels.text.chars`).
-In shingles *comment signs* are units too: what begins a line, has no word in it and stands before a
-blank (`//`, `#`, `--`, `;`, and `*` in a comment that `/*` opens), so that lines behind comment
-signs are not the same as lines without. Other signs count for nothing: dashes, bullets, and what
-touches a word. A shingle is `shingle_units` units in a row; its hash is a polynomial in
-the 64-bit unit hashes modulo 2^64, mixed, so order counts. A text of fewer units has no shingles:
-two such texts are alike only if they are equal, which the exact key decides.
+In shingles *comment signs* (`tasks.kernels.dedup.comment_signs`) are units too, so that lines
+behind comment signs are not the same as lines without. Other signs count for nothing: dashes,
+bullets, and what touches a word. A shingle is `shingle_units` units in a row; its hash is a
+polynomial in the 64-bit unit hashes modulo 2^64, mixed, so order counts. A text of fewer units has
+no shingles: two such texts are alike only if they are equal, which the exact key decides.
 
 Cost: one walk over the UTF-8 bytes and eight bytes of scratch per byte of the longest text.
 """
@@ -16,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, njit, uint64
 
+from tasks.kernels.dedup.comment_signs import NO_COMMENT, lone_signs
 from tasks.kernels.dedup.minhash import update_signature
 from tasks.kernels.text.chars import (
     APOSTROPHE,
@@ -73,7 +73,7 @@ def _walk(buf, begin, end, with_signs, classes, folds, out):  # type: ignore[no-
     # 0; the seed is odd. unsegmented: the unit is one letter, to which only marks can be added.
     # state: what stands since the last blank.
     value, opening, unsegmented, state = uint64(0), HASH_SEED, False, BLANK
-    in_comment = False
+    comment = NO_COMMENT
     while pos < stop:
         c = int64(buf[pos])
         if c < 0x80:
@@ -132,8 +132,8 @@ def _walk(buf, begin, end, with_signs, classes, folds, out):  # type: ignore[no-
             state = SIGNS if state == BLANK else state
         else:
             if with_signs and state == SIGNS:
-                value, counts, in_comment = _lone_signs(
-                    buf, begin, int64(start), classes, folds, in_comment
+                value, counts, comment = lone_signs(
+                    buf, begin, int64(start), end, classes, folds, comment
                 )
                 out[count] = value
                 count += counts
@@ -149,7 +149,7 @@ def _walk(buf, begin, end, with_signs, classes, folds, out):  # type: ignore[no-
     out[count] = value
     count += ~opening & uint64(1)
     if with_signs and state == SIGNS:
-        value, counts, _ = _lone_signs(buf, begin, end, classes, folds, in_comment)
+        value, counts, _ = lone_signs(buf, begin, end, end, classes, folds, comment)
         out[count] = value
         count += counts
     for i in range(count):
@@ -183,62 +183,6 @@ def _ascii_steps(classes, folds, with_signs):  # type: ignore[no-untyped-def]
         steps[FACTORS + uint64(c)] = HASH_PRIME if kind >= MARK else uint64(0)
         steps[OPENINGS + uint64(c)] = uint64(0) if kind >= MARK else HASH_SEED
     return steps
-
-
-@njit(cache=True, nogil=True)
-def _lone_signs(buf, begin, end, classes, folds, in_comment):  # type: ignore[no-untyped-def]
-    """Of what stands between the last blank before `end` and `end`: its hash before mixing, 1 where
-    it is a comment sign and else 0, and whether a comment of /* and */ is open behind it."""
-    first, stop = uint64(begin), uint64(end)
-    pos = stop
-    while pos > first:
-        start = pos - uint64(1)
-        c = int64(buf[start])
-        if c >= 0x80:
-            while start > first and buf[start] & 0xC0 == 0x80:
-                start -= uint64(1)
-            c, _ = decode(buf, int64(start), end)
-        if classes[c] == SPACE:
-            break
-        pos = start
-    line = pos
-    while line > first and (buf[line - uint64(1)] == 32 or buf[line - uint64(1)] == 9):
-        line -= uint64(1)
-    # Dashes, bullets and signs between words are typography.
-    if line > first and buf[line - uint64(1)] != 10 and buf[line - uint64(1)] != 13:
-        return HASH_SEED, uint64(0), in_comment and buf[stop - uint64(1)] != 47
-    lead, size = int64(buf[pos]), stop - pos
-    follow = int64(buf[pos + uint64(1)]) if size > uint64(1) else int64(0)
-    counts = uint64(0)
-    if lead == 47:  # // and /*
-        counts = uint64(follow == 47 or follow == 42)
-        in_comment = in_comment or follow == 42
-    elif lead == 42:  # in a comment * begins a line, elsewhere it is a bullet
-        counts = uint64(in_comment)
-        in_comment = in_comment and follow != 47
-    elif lead == 45:  # -- of SQL, Lua and Haskell
-        counts = uint64(follow == 45 and size == uint64(2))
-    else:  # one of # ; % " ' ! > . and what follows it
-        counts = uint64(
-            lead == 35
-            or lead == 59
-            or lead == 37
-            or lead == 34
-            or lead == 39
-            or lead == 33
-            or lead == 62
-            or lead == 46
-        )
-    value = HASH_SEED
-    while pos < stop:
-        c = int64(buf[pos])
-        if c < 0x80:
-            pos += uint64(1)
-        else:
-            c, after = decode(buf, int64(pos), end)
-            pos = uint64(after)
-        value = (value ^ uint64(folds[c])) * HASH_PRIME
-    return value, counts, in_comment
 
 
 @njit(cache=True, nogil=True)

@@ -21,6 +21,12 @@ stop word   of the list of the document's language, Gopher's eight where there i
             case, as most published codes have them. Counted once each (Gopher), and with
             repetitions (DCLM's RefinedWeb).
 ellipsis    `…` or `...`, counted left to right without overlap.
+body        lines other than running heads of pages (tasks.kernels.quality.lines).
+bare line   of at most 30 characters, without a mark that ends sentences.
+signs       digits (ASCII), punctuation (P*) and symbols (S*), per character that is not white
+            space; damaged characters per character (tasks.kernels.quality.marks).
+sentence    ends at white space behind `.?!` and what closes after them, or at a mark of another
+            script, and at the end of the text.
 per word    counts are divided by units; where there are none the ratio is 0.
 Bullets, ends of lines and C4's measures: tasks.kernels.quality.lines and tasks.kernels.quality.c4.
 
@@ -39,18 +45,30 @@ import numpy as np
 from numba import njit
 
 from tasks.definitions.features import FEATURES
+from tasks.definitions.scripts import SCRIPTS
 from tasks.kernels import inner
 from tasks.kernels.quality import c4
 from tasks.kernels.quality.lines import duplicate_paragraphs, line_marks, measure_lines
+from tasks.kernels.quality.marks import count_marks, mark_kinds
 from tasks.kernels.quality.ngrams import MAX_N, filter_size, repeated_ngrams
 from tasks.kernels.quality.stopwords import count_stop_words, empty_tables, fill_tables, pack_lists
 from tasks.kernels.text.addresses import pointers
-from tasks.kernels.text.bitmaps import NUM_MAPS, PADDING, char_flags, map_document
+from tasks.kernels.text.bitmaps import (
+    NUM_MAPS,
+    PADDING,
+    SENTENCE_ENDS,
+    char_flags,
+    count_ones,
+    map_document,
+)
 from tasks.kernels.text.interning import make_table
+from tasks.kernels.text.scripts import count_scripts
 from tasks.kernels.text.units import number_units
 
 at: Any = namedtuple("at", FEATURES)(*range(len(FEATURES)))
 """The column of each feature. Kernels know it as numbers."""
+
+SCRIPT_CHARS = 1000
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """Gopher's."""
@@ -73,7 +91,7 @@ def measure_texts(
         list_of_document = np.zeros(len(rows), np.int64)
     stop_lists = stop_lists or [STOP_WORDS]
     packed = pack_lists(stop_lists)
-    tables = ((char_flags(), line_marks()), c4.c4_tables(), empty_tables(stop_lists))
+    tables = ((char_flags(), line_marks(), mark_kinds()), c4.c4_tables(), empty_tables(stop_lists))
     # Bytes behind a document are read: the last ones are measured in a copy with room behind it.
     padded = int(np.searchsorted(offsets[1:], len(buf) - PADDING, "right"))
     tail = np.zeros(int(offsets[-1] - offsets[padded]) + PADDING, np.uint8)
@@ -89,7 +107,21 @@ def measure_texts(
     )
     for texts, begins, some in parts:
         _measure_documents(texts, begins, list_of_document[some], packed, tables, room, rows[some])
+    rows[:, at.other_script_frac] = _other_scripts(buf, offsets)
     return rows
+
+
+def _other_scripts(buf: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Of the letters among the first SCRIPT_CHARS of each text, the share that is not of the most
+    frequent script. Han, Kana and Hangul are one: Japanese and Korean mix them."""
+    counts = count_scripts(buf, offsets, SCRIPT_CHARS)[0].astype(np.float64)
+    for script in ("KANA", "HANGUL"):
+        counts[:, SCRIPTS.index("HAN")] += counts[:, SCRIPTS.index(script)]
+        counts[:, SCRIPTS.index(script)] = 0
+    letters = counts[:, 1:].sum(1)
+    return np.divide(
+        letters - counts[:, 1:].max(1), letters, out=np.zeros(len(counts)), where=letters > 0
+    )
 
 
 def _make_room(longest: int) -> tuple[tuple[np.ndarray, ...], ...]:
@@ -114,6 +146,8 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
     buf, packed_lists, (char_tables, c4_tables, stops) = pointers((texts, packed_arrays, tables))
     bits, spans, places, units_room, scratch, others, (c4_totals, covered) = pointers(room)
     maps, (table, seen, stripped) = bits[0], others
+    flags, line_marks_of, kinds = char_tables
+    line_tables = flags, line_marks_of
     units, unit_chars = (units_room[0], units_room[1], units_room[2]), units_room[3]
     # Lines and units share their room: lines are done with when units begin.
     lines, line_spans = (scratch[0], units[2], scratch[1]), (spans[0], spans[1], spans[2], units[1])
@@ -121,21 +155,27 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
     for d in range(len(rows)):
         begin, end = offsets[d], offsets[d + 1]
         num_units, num_tails, num_newlines, hashes, ellipses, braces = map_document(
-            buf, begin, end, char_tables[0], maps, places[0], places[1]
+            buf, begin, end, flags, maps, places[0], places[1]
         )
         num_chars = end - begin - num_tails
-        num_lines, num_paragraphs, counts, dup_line_chars, line_chars = measure_lines(
-            buf, begin, end, bits, char_tables, c4_tables, lines, line_spans, table, num_newlines,
-            stripped, c4_totals,
+        digits, punctuation, symbols, blanks, damaged, wide_ends = count_marks(
+            buf, begin, end, kinds
+        )
+        num_lines, num_paragraphs, counts, dup_line_chars, line_chars, body = measure_lines(
+            buf, begin, end, bits, line_tables, c4_tables, lines, line_spans, table, num_newlines,
+            stripped, (scratch[2], unit_chars), c4_totals,
         )  # fmt: skip
-        bullet, ellipsis, terminal, short, dup = counts
+        bullet, ellipsis, terminal, short, bare, dup = counts
+        sentences = wide_ends + 1
+        for word in range((end - begin + 63) >> 6):
+            sentences += count_ones(maps[NUM_MAPS * word + SENTENCE_ENDS])
         dup_paragraphs, dup_paragraph_chars = 0, 0
         if dup:  # no paragraph came before where no line did
             dup_paragraphs, dup_paragraph_chars = duplicate_paragraphs(
                 lines, units[1], num_paragraphs, spans[2], table
             )
         num_ids, unsegmented, alphabetic, word_chars, longest_word = number_units(
-            buf, begin, maps, char_tables[0], num_units, places, spans, units, unit_chars, table
+            buf, begin, maps, flags, num_units, places, spans, units, unit_chars, table
         )
         repeated_ngrams(units, num_units, num_ids, scratch, spans[3], seen, table, covered)
         stop_words, stop_occurrences = count_stop_words(
@@ -170,6 +210,16 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
         row[at.c4_kept_line_frac] = _ratio(c4_totals[c4.PAPER + c4.KEPT_LINES], num_lines)
         row[at.c4_code_kept_line_frac] = _ratio(c4_totals[c4.CODE + c4.KEPT_LINES], num_lines)
         row[at.c4_fineweb_kept_line_frac] = _ratio(c4_totals[c4.FINEWEB + c4.KEPT_LINES], num_lines)
+        row[at.body_dup_line_frac] = _ratio(body[0], body[1])
+        row[at.body_dup_line_char_frac] = _ratio(body[2], body[3])
+        row[at.bare_line_frac] = _ratio(bare, num_lines)
+        row[at.punctuation_frac] = _ratio(punctuation, num_chars - blanks)
+        row[at.symbol_frac] = _ratio(symbols, num_chars - blanks)
+        row[at.digit_frac] = _ratio(digits, num_chars - blanks)
+        signs = digits + punctuation + symbols
+        row[at.sign_frac] = _ratio(signs, num_chars - blanks)
+        row[at.mojibake_frac] = _ratio(damaged, num_chars)
+        row[at.mean_sentence_words] = num_units / sentences
         for n in range(2, MAX_N + 1):  # top_2gram_char_frac to dup_10gram_char_frac
             row[at.top_2gram_char_frac + n - 2] = _ratio(covered[n], units[1][num_units])
 

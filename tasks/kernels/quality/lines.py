@@ -46,6 +46,10 @@ TERMINALS = ".?!…‼⁇⁈⁉。．｡！？؟۔।॥։;׃።፧፨᠃᠉၊�
 ones)."""
 
 SHORT_LINE_CHARS = 30
+PAGE_LINES, PAGE_HEADS = 16, 3
+"""A line that occurs PAGE_HEADS times, never within PAGE_LINES lines, is the running head of
+pages."""
+
 _BULLET, _TERMINAL, _ELLIPSIS = 1, 2, 4
 _DOT, _QUESTION, _EXCLAMATION, _QUOTE = map(ord, '.?!"')
 _ZERO, _ONE, _TOP, _ALL = np.uint64(0), np.uint64(1), np.uint64(63), np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -130,7 +134,19 @@ def _longest_word(maps, start, stop):  # type: ignore[no-untyped-def]
 
 @inner
 def measure_lines(  # type: ignore[no-untyped-def]
-    buf, begin, end, bits, tables, c4_tables, lines, spans, table, num_newlines, stripped, c4_totals
+    buf,
+    begin,
+    end,
+    bits,
+    tables,
+    c4_tables,
+    lines,
+    spans,
+    table,
+    num_newlines,
+    stripped,
+    places,
+    c4_totals,
 ):
     """Find, number and measure the lines of buf[begin:end].
 
@@ -138,12 +154,15 @@ def measure_lines(  # type: ignore[no-untyped-def]
     tasks.kernels.text.bitmaps.char_flags and line_marks. Fills lines: ids, copies by id, and the
     number of lines up to the end of each paragraph; spans: starts, stops, keys and characters by
     id; c4_totals: what tasks.kernels.quality.c4 says of the lines, with `stripped` as room for the
-    longest line without its citations. Returns the numbers of lines and paragraphs; of bullet,
-    ellipsis, terminal, short and duplicate lines; characters of duplicate lines and of all.
+    longest line without its citations, and `places` as room for two numbers a line. Returns the
+    numbers of lines and paragraphs; of bullet, ellipsis, terminal, short, bare and duplicate lines;
+    characters of duplicate lines and of all; and of lines other than running heads: duplicate
+    lines, lines, and the characters of both.
     """
     maps, sums = bits
     flags, marks = tables
     ids, counts, paragraph_stops = lines
+    last_seen, nearest = places
     starts, stops, keys, line_chars = spans
     for i in range(c4.MEASURES):
         c4_totals[i] = 0
@@ -176,8 +195,14 @@ def measure_lines(  # type: ignore[no-untyped-def]
         found = intern_span(
             buf, line_start, line_stop, key, starts, stops, keys, num_ids, table, mask
         )
-        counts[found] = 1 if found == num_ids else counts[found] + 1
-        num_ids += found == num_ids
+        if found == num_ids:
+            counts[found], nearest[found] = 1, PAGE_LINES
+            num_ids += 1
+        else:
+            counts[found] += 1
+            distance = num_lines - last_seen[found]
+            nearest[found] = distance if distance < nearest[found] else nearest[found]
+        last_seen[found] = num_lines
         ids[num_lines] = found
         num_lines += 1
     if num_lines:
@@ -185,7 +210,8 @@ def measure_lines(  # type: ignore[no-untyped-def]
         num_paragraphs += 1
 
     # What depends on a line alone is measured once for all its copies.
-    bullet, ellipsis, terminal, short, dup_chars, all_chars = 0, 0, 0, 0, 0, 0
+    bullet, ellipsis, terminal, short, bare, dup_chars, all_chars = 0, 0, 0, 0, 0, 0, 0
+    heads, dup_heads, head_chars, dup_head_chars = 0, 0, 0, 0
     _sum_bits(maps, num_words + 1, sums)
     has_tails = sums[4 * num_words + _TAILS] > 0
     for line in range(num_ids):
@@ -198,12 +224,18 @@ def measure_lines(  # type: ignore[no-untyped-def]
         dup_chars += chars * (copies - 1)
         all_chars += chars * copies
         short += copies * (chars <= SHORT_LINE_CHARS)
+        if copies >= PAGE_HEADS and nearest[line] >= PAGE_LINES:
+            heads += copies
+            dup_heads += copies - 1
+            head_chars += chars * copies
+            dup_head_chars += chars * (copies - 1)
         last_char = line_stop - 1
         while last_char > line_start and buf[last_char] & 0xC0 == 0x80:
             last_char -= 1
         mark, closing = class_at(buf, last_char, line_stop, marks), np.int64(buf[last_char])
         bullet += copies * ((class_at(buf, line_start, line_stop, marks) & _BULLET) != 0)
         terminal += copies * ((mark & _TERMINAL) != 0)
+        bare += copies * ((mark & _TERMINAL) == 0 and chars <= SHORT_LINE_CHARS)
         in_three_dots = c4.ends_in_dots(buf, line_start, line_stop)
         ellipsis += copies * (mark & _ELLIPSIS != 0 or in_three_dots)
 
@@ -220,8 +252,10 @@ def measure_lines(  # type: ignore[no-untyped-def]
             ends_well = (closing in (_DOT, _QUESTION, _EXCLAMATION, _QUOTE)) and not in_three_dots
             clean_words, found, brace = words, 0, False
         c4.judge_line(words, clean_words, longest, ends, found, brace, ends_well, copies, c4_totals)
-    counts = bullet, ellipsis, terminal, short, num_lines - num_ids
-    return num_lines, num_paragraphs, counts, dup_chars, all_chars
+    dup = num_lines - num_ids
+    counts = bullet, ellipsis, terminal, short, bare, dup
+    body = dup - dup_heads, num_lines - heads, dup_chars - dup_head_chars, all_chars - head_chars
+    return num_lines, num_paragraphs, counts, dup_chars, all_chars, body
 
 
 @inner

@@ -22,10 +22,12 @@ import numpy as np
 from numba import njit
 
 from tasks.kernels import inlined
-from tasks.kernels.text.addresses import load_word, pointers, store_word
-from tasks.kernels.text.chars import ASCII_HIGH_BITS
+from tasks.kernels.text.addresses import pointers, store_word
+from tasks.kernels.text.bitmaps import trailing_zeros
+from tasks.kernels.text.changes import BLOCK, PADDING, beyond_ascii, copy_bytes, may_change
 
 NUM_TABLED = 0x10000
+_ONE = np.uint64(1)
 KEEP, DROP, REPLACE, MARK = np.uint8(0), np.uint8(1), np.uint8(2), np.uint8(3)
 """What happens to a character. A mark is composed with what stands before it, if there is a form
 for both, or replaced."""
@@ -90,12 +92,12 @@ def view_of(values: np.ndarray, begins: np.ndarray, signs: bool) -> View:
     if first == high:
         return View(values, begins, none, none, none)
     # Each byte makes at most three, and each character two places; most texts change little.
-    size, num_places = high - low, 1024
+    size, num_places = high - low, 1024 + (high - low) // 64
     while True:
         out = np.empty(size + size // 2 + 64, np.uint8)
         places = np.empty((3, num_places), np.int64)
         new_begins = np.empty(len(begins), np.int64)
-        used, count = _write(values, begins, tables, out, new_begins, places)
+        used, count = _write(values, begins, tables, first, out, new_begins, places)
         if count < 0:
             num_places *= 8
         elif used < 0:
@@ -153,18 +155,29 @@ def _tables(signs: bool) -> Tables:
 def _first_change(values, low, high, actions):  # type: ignore[no-untyped-def]
     """The first byte of a character that may not stay as it is, or `high`."""
     v, table = pointers(values), pointers(actions)
-    i = low
-    while i < high:
-        while i + 8 <= high and load_word(v, i) & ASCII_HIGH_BITS == 0:
-            i += 8
-        while i < high and v[i] < 0x80:
-            i += 1
-        while i < high and v[i] >= 0x80:
-            code, size = _decode(v, i, high)
-            if table[code] != KEEP:
+    size, block = len(values), low
+    while block < high:
+        mask = _suspects(v, block, size)
+        while mask:
+            i = block + trailing_zeros(mask)
+            if i >= high:
+                return high
+            if table[_decode(v, i, high)[0]] != KEEP:
                 return i
-            i += size
+            mask &= mask - _ONE
+        block += BLOCK
     return high
+
+
+@inlined
+def _suspects(v, block, size):  # type: ignore[no-untyped-def]
+    """Which of the bytes from `block` on begin a character that may change, of `size` bytes."""
+    if block + PADDING <= size:
+        return may_change(v, block) if beyond_ascii(v, block) else np.uint64(0)
+    mask = np.uint64(0)
+    for k in range(min(BLOCK, size - block)):
+        mask |= np.uint64(v[block + k] >= 0xC0) << np.uint64(k)
+    return mask
 
 
 @inlined
@@ -198,46 +211,58 @@ def _composed(first, second, keys, made, num_keys):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _write(values, begins, tables, out, new_begins, places):  # type: ignore[no-untyped-def]
-    """Write the view; returns its bytes and the number of places, the one negative for which there
-    is no room."""
+def _write(values, begins, tables, first, out, new_begins, places):  # type: ignore[no-untyped-def]
+    """Write the view of texts that have no change before byte `first`; returns its bytes and the
+    number of places, the one negative for which there is no room."""
     v, o, begin_of = pointers((values, out, begins))
     actions, written, keys, made = pointers(tables)
-    num_keys, room, most = len(tables[2]), len(out) - 16, places.shape[1]
-    at, count = 0, 0
+    num_keys, room, most, num_bytes = len(tables[2]), len(out) - 16, places.shape[1], len(values)
+    at, count, block = 0, 0, first
+    mask = _suspects(v, block, num_bytes)
     for d in range(len(new_begins)):
         new_begins[d] = at
         i = begin_of[d]
         high = begin_of[d + 1] if d + 1 < len(new_begins) else i
-        # head: the last letter, to which marks may be added, where it is in the view, and where in
-        # the text.
-        head, head_at, head_begins = np.int64(0), at, i
         if d == 0 and i != 0:
             count = _place(places, count, at, i, i)
+        # head: the last letter, to which marks may be added, where it is in the view, and where in
+        # the text. As it is in the text is what the view has from plain_at on.
+        head, head_at, head_begins, plain_at = np.int64(0), at, i, at
         while i < high:
-            if at >= room:
+            code, action, size = np.int64(0), KEEP, 0
+            place = high
+            while action == KEEP:
+                while not mask and block + BLOCK < high:
+                    block += BLOCK
+                    mask = _suspects(v, block, num_bytes)
+                place = min(block + trailing_zeros(mask), high) if mask else high
+                if place == high:
+                    size = 0
+                    break
+                mask &= mask - _ONE
+                code, size = _decode(v, place, high)
+                action = actions[code]
+            if at + place - i >= room:
                 return -1, 0
             if count + 2 >= most:
                 return 0, -1
-            if i + 8 <= high and load_word(v, i) & ASCII_HIGH_BITS == 0:
-                store_word(o, at, load_word(v, i))
-                at += 8
-                i += 8
-                head, head_at, head_begins = np.int64(v[i - 1]), at - 1, i - 1
-                continue
-            if v[i] < 0x80:
-                head, head_at, head_begins = np.int64(v[i]), at, i
-                o[at] = v[i]
-                at += 1
-                i += 1
-                continue
-            code, size = _decode(v, i, high)
-            action = actions[code]
+            copy_bytes(o, at, v, i, place - i)
+            at += place - i
+            i = place + size
+            if place == high:
+                break
+            if at > plain_at and action != REPLACE:
+                head_at = at - 1
+                while head_at > plain_at and o[head_at] & 0xC0 == 0x80:
+                    head_at -= 1
+                head, head_begins = np.int64(o[head_at]), place - (at - head_at)
+                if head >= 0x80:
+                    head, head_bytes = _decode(o, head_at, at)
+                    head = head if head_at + head_bytes == at else np.int64(0)
             if action == DROP:
-                i += size
-                count = _place(places, count, at, i - size, i)
+                count = _place(places, count, at, place, i)
+                plain_at = at
                 continue
-            word = written[code]
             if action == MARK:
                 second = np.int64(code)
                 if second == 0xFF9E or second == 0xFF9F:
@@ -250,29 +275,28 @@ def _write(values, begins, tables, out, new_begins, places):  # type: ignore[no-
                     if count == 0 or places[0, count - 1] < head_at:
                         count = _place(places, count, head_at, head_begins, head_begins)
                     head, at = both, _put_char(o, head_at, both)
-                    i += size
                     count = _place(places, count, at, i, i)
+                    plain_at = at
                     continue
-            if action == KEEP or word == 0:
-                head, head_at, head_begins = code, at, i
+            word = written[code]
+            head_at, head_begins = at, place
+            if word == 0:
+                head = np.int64(code)
                 for k in range(size):
-                    o[at + k] = v[i + k]
+                    o[at + k] = v[place + k]
                 at += size
-                i += size
+                plain_at = at
                 continue
-            num_bytes = np.int64(word >> np.uint64(56))
+            count = _place(places, count, at, place, place)
+            num_written = np.int64(word >> np.uint64(56))
+            store_word(o, at, word)
+            head, head_bytes = np.int64(o[at]), np.int64(1)
+            if num_written > 1:
+                head, head_bytes = _decode(o, at, at + num_written)
+            head = head if head_bytes == num_written else np.int64(0)
+            at += num_written
             count = _place(places, count, at, i, i)
-            head, head_at, head_begins = np.int64(0), at, i
-            for k in range(num_bytes):
-                o[at + k] = np.uint8((word >> np.uint64(8 * k)) & np.uint64(255))
-            if num_bytes > 1:
-                head, first_bytes = _decode(o, at, at + num_bytes)
-                head = head if first_bytes == num_bytes else np.int64(0)
-            else:
-                head = np.int64(o[at])
-            at += num_bytes  # type: ignore[assignment]
-            i += size
-            count = _place(places, count, at, i, i)
+            plain_at = at
         # The next document begins where this one ends in the text.
         count = _place(places, count, at, i, i)
     return at, count

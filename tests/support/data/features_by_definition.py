@@ -6,13 +6,16 @@ The other opinion in tests of the kernels: every feature is read off its definit
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
+from tasks.definitions.scripts import SCRIPTS
 from tasks.kernels.quality import c4
 from tasks.kernels.quality.features import STOP_WORDS
+from tasks.kernels.text.scripts import script_table
 from tests.support.data.units_by_definition import MIXED_SCRIPTS, expected_words, is_unsegmented
 
 LONG_WORD = "w" * 1001
@@ -154,6 +157,7 @@ def expected_features(text: str) -> dict[str, float]:
         "dup_paragraph_frac": ratio(dup_paragraphs, len(paragraphs)),
         "dup_paragraph_char_frac": ratio(dup_paragraph_chars, chars_of_lines),
     }
+    expected |= expected_marks(text, words, lines)
     for n in range(2, 11):
         ngrams = Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
         repeated = {ngram for ngram, count in ngrams.items() if count > 1}
@@ -165,6 +169,42 @@ def expected_features(text: str) -> dict[str, float]:
                 covered_chars(words, n, repeated), chars_of_words
             )
     return expected
+
+
+def expected_marks(text: str, words: Sequence[str], lines: Sequence[str]) -> dict[str, float]:
+    solid = [char for char in text if not char.isspace()]
+    category = [unicodedata.category(char)[0] for char in solid]
+    copies, last, nearest = Counter(lines), dict[str, int](), dict[str, int]()
+    for i, line in enumerate(lines):
+        nearest[line] = min(nearest.get(line, 16), i - last.get(line, -16))
+        last[line] = i
+    body = [line for line in lines if copies[line] < 3 or nearest[line] < 16]
+    dup, dup_chars = duplicates(body, list(map(len, body)))
+    ends = re.findall(r"""[.?!]["')\].?!]*\s|[‼⁇⁈⁉。．｡！？؟۔।॥։።፧፨᠃᠉၊།༎᙮៕]""", text)
+    scripts = Counter(
+        "HAN" if script in ("KANA", "HANGUL") else script
+        for char in text[:1000]
+        if (script := SCRIPTS[script_table()[ord(char)]]) != "OTHER"
+    )
+    damage = re.findall(r"[ÂÃÐÑ][\x80-\x9f¡-ª¬®-º¼-¿]|â€|[\x80-\x9f\ufffd]", text)
+    return {
+        "body_dup_line_frac": ratio(dup, len(body)),
+        "body_dup_line_char_frac": ratio(dup_chars, sum(map(len, body))),
+        "bare_line_frac": ratio(
+            sum(len(line) <= 30 and line[-1] not in TERMINALS for line in lines), len(lines)
+        ),
+        "punctuation_frac": ratio(category.count("P"), len(solid)),
+        "symbol_frac": ratio(category.count("S"), len(solid)),
+        "digit_frac": ratio(sum(char in "0123456789" for char in solid), len(solid)),
+        "sign_frac": ratio(
+            sum(c in "PS" for c in category) + sum(c in "0123456789" for c in solid), len(solid)
+        ),
+        "mojibake_frac": ratio(sum(map(len, damage)), len(text)),
+        "other_script_frac": ratio(
+            sum(scripts.values()) - max(scripts.values(), default=0), sum(scripts.values())
+        ),
+        "mean_sentence_words": ratio(len(words), len(ends) + 1),
+    }
 
 
 def ascii_lower(text: str) -> str:

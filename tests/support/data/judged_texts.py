@@ -26,6 +26,8 @@ from tests.support.data.make_artifacts import empty_dir
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "data" / "sample" / "sample.jsonl"
 NAMES = list(QualityConfig().rule_book().names)
+FOR_PAGES = ("gopher", "fineweb_code")
+"""Presets of `quality=gopher_fineweb`."""
 PARAGRAPH = (
     "Water that falls on the hills runs down to the sea. Some of it stays in the ground, where"
     " roots can find it, and the rest goes its way through streams that nobody has ever named. In a"

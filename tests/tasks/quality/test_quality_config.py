@@ -44,7 +44,7 @@ from tests.support.data.judged_texts import ROOT
         ),
         ({"by_language": {"zh": {"record": ["fineweb2/zh"]}}}, "for language zh give SHORT_WORDS"),
         (
-            {"limits": {name: {"min": 0, "max": 1} for name in FEATURES[:20]}},
+            {"limits": {name: {"min": 0, "max": 1} for name in FEATURES[:25]}},
             r"\d\d rules are chosen, and a verdict has 64 bits",
         ),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,15 @@ from tasks.quality.config import QualityConfig
 from tasks.quality.fineweb2 import FINEWEB2
 from tasks.quality.presets import PRESETS, RULE_NAMES
 from tasks.quality.rules import MAX_RULES, document_kind, judge
-from tests.support.data.judged_texts import PARAGRAPH, ROOT, RULES, filter_texts, judge_one
+from tests.support.data.judged_texts import (
+    FOR_PAGES,
+    PARAGRAPH,
+    ROOT,
+    RULES,
+    broken_rules,
+    filter_texts,
+    judge_one,
+)
 
 
 def test_a_limit_on_any_feature_drops_what_passes_it(tmp_path: Path) -> None:
@@ -60,6 +69,7 @@ def test_languages_and_sources_have_rules_of_their_own() -> None:
     config = build(
         QualityConfig,
         {
+            "presets": FOR_PAGES,
             "thresholds": {"TOP_2GRAM": 0.5},
             "limits": {"num_chars": {"max": 9}},
             "by_language": {"zh": {"presets": ["fineweb2/zh"]}},
@@ -116,6 +126,7 @@ def test_a_kind_has_rules_of_its_own_over_its_language_and_under_its_source() ->
     config = build(
         QualityConfig,
         {
+            "presets": FOR_PAGES,
             "by_language": {"de": {"thresholds": {"TOO_FEW_WORDS": 40, "TOO_MANY_WORDS": 5000}}},
             "by_kind": {"verse": {"thresholds": {"TOO_FEW_WORDS": 10, "TOO_MANY_NEWLINES": None}}},
             "by_source": {"hymns": {"thresholds": {"TOO_MANY_NEWLINES": 1.0}}},
@@ -155,7 +166,7 @@ def test_a_document_is_of_the_kind_it_names_else_of_that_of_its_source() -> None
 
 
 def test_ready_kinds_keep_what_the_rules_for_web_pages_misjudge() -> None:
-    config = build(QualityConfig, {"by_kind": KINDS})
+    config = build(QualityConfig, {"presets": FOR_PAGES, "by_kind": KINDS})
     poem = {
         "terminal_line_frac": 0.05,
         "short_line_frac": 1.0,
@@ -187,6 +198,36 @@ def test_ready_kinds_keep_what_the_rules_for_web_pages_misjudge() -> None:
             "TOP_2GRAM",
             "DUPLICATE_LINES",
         }
+
+
+def test_the_default_asks_of_lines_only_where_there_are_many_and_of_lists_only_there() -> None:
+    lines = {"bullet_line_frac": 1.0, "bare_line_frac": 1.0, "terminal_line_frac": 0.0}
+    few, many = ({**lines, "num_lines": float(number)} for number in (9, 10))
+    assert judge_one(QualityConfig(), few) == set()
+    assert judge_one(QualityConfig(), many) == {"TOO_MANY_BULLET_LINES", "TOO_MANY_BARE_LINES"}
+    dialogue = {**many, "bare_line_frac": 0.1, "terminal_line_frac": 0.9}
+    assert judge_one(QualityConfig(), dialogue) == set()
+
+
+def test_the_default_knows_how_long_words_of_a_language_are() -> None:
+    def reasons(chars: float, language: str) -> set[str]:
+        return judge_one(QualityConfig(), {"mean_word_chars": chars}, language)
+
+    assert reasons(2, "ko") == reasons(3, "en") == reasons(12, "fi") == reasons(13, "und") == set()
+    assert reasons(2, "en") == reasons(0.9, "ko") == {"SHORT_WORDS"}
+    assert reasons(12, "en") == reasons(15, "fi") == {"LONG_WORDS"}
+
+
+def test_the_default_keeps_prose_in_lines_of_fixed_width_and_drops_signs_and_damage(
+    tmp_path: Path,
+) -> None:
+    wrapped = textwrap.fill(PARAGRAPH, 50)
+    signs = "\n".join(f"x[{i}] = {{{i}: 'a_{i}', \"b\": (1, 2)}};" for i in range(40))
+    damaged = PARAGRAPH.replace("that", "thÃ©t â€™")
+    _, rows = filter_texts(tmp_path, [[wrapped, signs, damaged]])
+    assert [row["kept"] for row in rows] == [True, False, False]
+    assert "TOO_MANY_SIGNS" in broken_rules(rows[1])
+    assert "DAMAGED_CHARACTERS" in broken_rules(rows[2])
 
 
 def test_fineweb2_has_the_published_numbers_of_each_language() -> None:

@@ -96,6 +96,32 @@ def test_shingles_follow_their_definition(text: str, n: int) -> None:
     assert shingles_of(encode(text), n) == shingles_by_definition(text, n)
 
 
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["* ", " * ", "*\t", "- ", "• ", "|* ", "/* ", "*/ ", "\r", "<!-- "]),
+            st.sampled_from(["small " * 8, "Large " * 8, "few", "", "é", "* a"]),
+            st.sampled_from(["", "", " *|", " |", "*", " •", " *\r", " / "]),
+        ),
+        max_size=12,
+    ).map(lambda lines: "\n".join(map("".join, lines)))
+)
+def test_comments_follow_their_definition(text: str) -> None:
+    assert shingles_of(encode(text), 1) == shingles_by_definition(text, 1)
+
+
+@pytest.mark.parametrize("sign", [" * ", "|* ", "   - "])
+def test_signs_before_the_lines_of_a_wrapped_text_are_units_and_bullets_are_not(sign: str) -> None:
+    lines = [f"permission number {i} is granted to persons who use it" for i in range(6)]
+    plain, behind = "\n".join(lines), "\n".join(sign + line for line in lines)
+    items = "\n".join(sign + line.capitalize() for line in lines)
+    assert shingles_of(encode(plain), 5) == shingles_of(encode(items), 5)
+    boxed = "\n".join(line + " *|" for line in lines)
+    for signed in (behind, boxed):
+        assert not set(shingles_of(encode(plain), 11)) & set(shingles_of(encode(signed), 11))
+
+
 def test_whatever_three_characters_follow_each_other_their_shingles_follow_the_definition() -> None:
     kinds = "a-'/* \n9_é\xa0\xadж。’\u3000漢ก\u0e33\u0301\u200d😀𠀀"
     for text in map("".join, itertools.product(kinds, repeat=3)):

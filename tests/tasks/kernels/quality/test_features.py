@@ -36,6 +36,13 @@ def features_of(text: str) -> dict[str, float]:
 )
 @example("a b a b a b a b a b a b a b a b a b a b a b c")
 @example("0 0 []")
+@example("Ã© Â\x83 Â« â€™ Ð° \x85\ufffd ñ° 3 + 4 = 7; x^2 `a`|~$ (%)[_]{&*}!?„“”")
+@example(
+    "Да, нет — Ναι! 漢字ガキ한글ｱ。 a\nHead\n" + "\n".join(map(str, range(20))) * 2 + "\nHead" * 2
+)
+@example(
+    "\n".join(line for i in range(4) for line in ("Title", *map(str, range(20 * i, 20 * i + 20))))
+)
 @example('one two three. [1]\none two "three"[2]\n[3]')
 def test_features_are_those_of_the_definitions(text: str) -> None:
     assert features_of(text) == pytest.approx(expected_features(text), abs=0, rel=1e-15)

@@ -37,6 +37,8 @@ PIECES = [
     "文",
     "ก็",
     "é",
+    "e\u0301",
+    "’",
     "Ⱥ",
     "İ",
     "ß",
@@ -92,6 +94,12 @@ def scripts(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
     from tasks.kernels.text.scripts import count_scripts
 
     return count_scripts(buf, begins, 17)
+
+
+def views(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
+    from tasks.kernels.text.view import view_of
+
+    return [view_of(buf, begins, signs) for signs in (False, True)]
 
 
 def exact(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
@@ -154,6 +162,7 @@ def personal_data(buf: np.ndarray, begins: np.ndarray, behind: bool) -> Any:
 KERNELS: dict[Kernel, list[str]] = {
     quality: ["kernels.quality.features", "kernels.quality.stopwords", "kernels.text.interning"],
     scripts: ["kernels.text.scripts"],
+    views: [],
     exact: [],
     units: [],
     languages: ["kernels.models.softmax_tree", "kernels.models.fasttext_rows", "fasttext.tree"],

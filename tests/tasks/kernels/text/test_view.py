@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.corpus.documentset import text_buffers
-from tasks.kernels.text.view import View, view_of
+from tasks.kernels.text.view import KEEP, View, _first_change, _tables, view_of
 from tests.support.data.any_bytes import BYTES
 
 COMPOSED = [
@@ -25,6 +25,7 @@ PIECES = st.sampled_from(
     [
         *"aé '-7漢字—“’\u0661（，\u212b\u00ad\u200d\ufe0f\u200b\U0001f600",
         *("e\u0301", "ＡＢ", "１２", "ｶﾞ", "\u1112\u1161\u11ab"),
+        "plain words on many lines " * 3,
     ]
 )
 TEXTS = st.lists(PIECES, max_size=12).map("".join)
@@ -59,6 +60,17 @@ def test_decomposed_text_is_composed_as_unicodedata_does(text: str) -> None:
 )
 def test_forms_of_signs_letters_and_digits_are_those_of_one_keyboard(text, plain, with_signs):
     assert (_view(text, signs=False)[0], _view(text)[0]) == (plain, with_signs)
+
+
+def test_every_character_that_changes_is_looked_up() -> None:
+    """The ranges of bytes that are passed over hold no character that the tables change."""
+    for signs in (False, True):
+        changing = np.flatnonzero(_tables(signs)[0] != KEEP).tolist()
+        for place in (0, 63):
+            for code in changing:
+                data = b"a" * place + chr(code).encode() + b"a" * 80
+                values = np.frombuffer(data, np.uint8)
+                assert _first_change(values, 0, len(data), _tables(signs)[0]) == place, hex(code)
 
 
 def test_text_that_is_its_own_view_is_not_copied() -> None:
