@@ -25,6 +25,7 @@ from fastwarc import stream_io
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
 from tasks.ingest.maintext import extract_text
+from tasks.readers.encodings import SUPERSETS, guess_encoding
 from tasks.readers.pages import BrokenPage, join_frame, split_frame
 from tasks.readers.recordlimits import Limits
 
@@ -33,15 +34,6 @@ BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-SUPERSETS = {
-    "euc_kr": "cp949",
-    "shift_jis": "cp932",
-    "big5": "big5hkscs",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
-}
-"""What browsers decode with where a page names the smaller set."""
-
 SNIFFED_BYTES = 1 << 16
 
 
@@ -100,7 +92,8 @@ def _declared(data: bytes, charset: str | None, is_html: bool) -> list[str]:
     start = data[:SNIFFED_BYTES]
     server = map_encoding_to_html5(charset, fallback_utf8=False) if charset else None
     page = detect_encoding(start, from_html_meta=True) if is_html else None
-    return [SUPERSETS.get(name, name) for name in (server, page, detect_encoding(data)) if name]
+    said = [SUPERSETS.get(name, name) for name in (server, page) if name]
+    return [*said, *filter(None, [guess_encoding(data)])]
 
 
 def _strictly(data: bytes, name: str) -> str | None:

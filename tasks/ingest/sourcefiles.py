@@ -18,12 +18,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from llm_core.config import ConfigError
 from tasks.ingest.remotefiles import base_of, fetch, is_remote, list_remote, look
 from tasks.readers.formats import format_of, known_formats
 
 FETCHES_AT_ONCE = 8
+NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""Stands for null in the name of a folder."""
 
 
 class Listing(NamedTuple):
@@ -74,6 +77,16 @@ def list_files(
             # What runs is waited for, what waits is not begun.
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def partition_columns(name: str) -> dict[str, str | None]:
+    """{column: value} of folders like `year=2024` in the name of a file, as Hive writes them."""
+    steps = (step.partition("=") for step in name.split("/")[:-1])
+    return {
+        column: None if value == NO_PARTITION else unquote(value)
+        for column, sign, value in steps
+        if column and sign
+    }
 
 
 class Unfetched(NamedTuple):

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, cast
 
 from tasks.readers.archives import read_members
 from tasks.readers.contents import recognise
 from tasks.readers.delimited import DELIMITED, read_delimited
+from tasks.readers.encodings import as_found, as_utf8
 from tasks.readers.formats import ARCHIVES, BY_NAME, Format, Layout, format_of
 from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, Skipped, json_type
 from tasks.readers.jsonfiles import read_json
 from tasks.readers.recordlimits import USUAL, Limits
 from tasks.readers.tables.arrowtables import read_arrow, read_parquet
 from tasks.readers.warc import read_warc
-from tasks.readers.wholefiles import read_html, read_text
+from tasks.readers.wholefiles import read_html, read_pieces_of_text, read_text
 
 T = TypeVar("T")
 PARSER_TROUBLE = (RecursionError, MemoryError, ArithmeticError, LookupError)
@@ -34,6 +35,8 @@ READERS: Mapping[str, Reader] = {
     "html": read_html,
     "warc": read_warc,
 }
+TEXTUAL = ("jsonl", "csv", "tsv", "text")
+"""Formats of text without a word of its encoding."""
 
 __all__ = [
     "Columns",
@@ -84,8 +87,14 @@ def _items(
     if isinstance(known, Fault):
         return iter((known,))
     stream, form = known
-    read = _reader(form.kind, layout)
-    return _guarded(read(stream, form.compression, name, columns, limits), form.kind)
+    read, compression = _reader(form.kind, layout), form.compression
+    if form.kind not in TEXTUAL:
+        return _guarded(read(stream, compression, name, columns, limits), form.kind)
+    stream, text = as_utf8(stream, compression, layout.encoding, limits)
+    if text is None:
+        return _guarded(read(stream, compression, name, columns, limits), form.kind)
+    read_text = read(cast(BinaryIO, text), "", name, columns, limits)
+    return as_found(_guarded(read_text, form.kind), text)
 
 
 def _guarded(items: Iterator[T], kind: str) -> Iterator[T | Fault]:
@@ -102,6 +111,8 @@ def _guarded(items: Iterator[T], kind: str) -> Iterator[T | Fault]:
 
 
 def _reader(kind: str, layout: Layout) -> Reader:
+    if kind == "text" and layout.unit != "file":
+        return partial(read_pieces_of_text, unit=layout.unit)
     if kind not in DELIMITED:
         return READERS[kind]
     usual = DELIMITED[kind]

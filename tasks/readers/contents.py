@@ -54,7 +54,7 @@ CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 def recognise(stream: BinaryIO, form: Format) -> tuple[BinaryIO, Format] | Fault:
     """(the stream from its beginning, what it holds), or why it cannot be read."""
-    stream, head = _peek(stream)
+    stream, head = peek(stream)
     compression = next((suffix for suffix, magic in COMPRESSED.items() if magic.match(head)), "")
     if compression == form.compression and compression:
         return stream, form
@@ -108,7 +108,8 @@ def _is_text(head: bytes) -> bool:
     return bool(head)
 
 
-def _peek(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
+def peek(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
+    """The stream from its beginning, and its first bytes."""
     head = b""
     while len(head) < HEAD_BYTES and (block := stream.read(HEAD_BYTES - len(head))):
         head += block

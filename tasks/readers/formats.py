@@ -50,6 +50,10 @@ class Layout(NamedTuple):
     quote: str | None = None
     """Around fields that may hold the delimiter and line ends; None: `"` in CSV and none in TSV;
     empty: none."""
+    encoding: str = "utf-8"
+    """Of text, JSON, CSV and TSV; `auto`: found."""
+    unit: str = "file"
+    """What is a document in text files: `file`, `paragraph` or `line`."""
 
 
 BY_NAME = Layout()
