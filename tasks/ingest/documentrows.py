@@ -113,6 +113,8 @@ class RowReader:
             return "EMPTY"
         if page is not None:
             details = {"title": page.title, "encoding": page.encoding}
+            names = {"language": config.language_column, "added": config.added_column}
+            details |= {names.get(name) or name: value for name, value in page.values.items()}
             values = {name: value for name, value in details.items() if value is not None} | values
             repairs = (*repairs, "ENCODING") if page.repaired else repairs
         license_name = values.get("license")
@@ -153,9 +155,9 @@ class RowReader:
             if isinstance(value, str) and not is_html:
                 return value, None
             if isinstance(value, bytes):
-                value = Encoded(value, None, True)
+                value = Encoded(value, None, "html")
             elif isinstance(value, str):
-                value = Encoded(value.encode("utf-8", "replace"), "utf-8", True)
+                value = Encoded(value.encode("utf-8", "replace"), "utf-8", "html")
             if isinstance(value, Encoded):
                 page = extract(value, self._sandbox, self._html.main_content, self._limits)
                 return page.text, page

@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 from llm_core.config import ConfigError
 from tasks.ingest.remotefiles import base_of, fetch, is_remote, list_remote, look
+from tasks.readers.contents import describe
 from tasks.readers.formats import format_of, known_formats
 
 FETCHES_AT_ONCE = 8
@@ -152,7 +153,8 @@ def _expand(path: str, where: str, form: str | None) -> Iterator[tuple[Path, boo
     if place.is_file():
         if format_of(place.name, form) is None:
             raise ConfigError(
-                f"{where}.paths: {path} has no reader; say what it is with {where}.format; formats"
+                f"{where}.paths: {path} has no reader; it is {describe(place)}; convert it, or say"
+                f" how to read it with {where}.format (auto: by its content); formats"
                 f" are {known_formats()}"
             )
         yield place, True

@@ -32,8 +32,8 @@ class InputConfig:
     root: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """Folder that files are named from. Null: the folder that all paths have in common."""
     format: str | None = None
-    """Ending by which files without a known one are read, such as jsonl for part-00000. Null skips
-    such files in folders."""
+    """Ending by which files without a known one are read, such as jsonl for part-00000. auto: their
+    content decides. Null skips such files in folders."""
     delimiter: str | None = None
     """Character between the fields of CSV and TSV files. Null: a comma in CSV, a tab in TSV."""
     quote: str | None = None
@@ -77,7 +77,7 @@ class InputConfig:
                 f"encoding ({self.encoding}) is not an encoding of files; write one that Python"
                 " knows, such as gb18030, shift_jis or cp1252, or auto"
             )
-        if self.format is not None and format_of(f"x.{self.format}") is None:
+        if self.format not in (None, "auto") and format_of(f"x.{self.format}") is None:
             raise ConfigError(
                 f"format ({self.format}) has no reader; write an ending without its dot:"
                 f" {known_formats()}"

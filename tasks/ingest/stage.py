@@ -283,7 +283,9 @@ def nothing_left(name: str, num_files: int, counters: Mapping[str, Any], first_f
         reasons["quarantined"] = counters["quarantined"]
     if not reasons:
         files = f"{num_files} file{'s' * (num_files != 1)}"
-        return f"source {name}: no record was found in {files}; check source.paths"
+        skipped = ", ".join(f"{kind} {count}" for kind, count in counters["skipped"].items())
+        found = f"{files} (skipped: {skipped})" if skipped else files
+        return f"source {name}: no record was found in {found}; check source.paths"
     took = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3))
     first = f"; first {first_fault}" if first_fault else ""
     return (

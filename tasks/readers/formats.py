@@ -21,12 +21,26 @@ _ENDINGS = {
     "text": ".txt .md .markdown",
     "html": ".html .htm .xhtml",
     "warc": ".warc .wet",
+    "mailbox": ".mbox",
+    "mediawiki": ".xml",
+    "pdf": ".pdf",
+    "docx": ".docx",
+    "odt": ".odt",
+    "epub": ".epub",
+    "mail": ".eml",
+    "notebook": ".ipynb",
+    "latex": ".tex",
+    "subtitles": ".srt .vtt",
     "zip": ".zip",
     "tar": ".tar",
 }
 FORMATS = {ending: kind for kind, endings in _ENDINGS.items() for ending in endings.split()}
+DOCUMENTS = ("html", "pdf", "docx", "odt", "epub", "mail", "notebook", "latex", "subtitles")
+"""Files that are one document each, whose text is extracted in a sandbox."""
 SHORT_NAMES = {f".t{compression[1:]}": (".tar", compression) for compression in COMPRESSIONS}
 """`.tgz` and similar."""
+UNKNOWN = "unknown"
+"""A file whose content says what it is, for `source.format=auto`."""
 ARCHIVES = ("zip", "tar")
 SEEKING = ("parquet", "arrow", "zip")
 """Formats that are read from several places of a file; compressed as a whole, they would have to be
@@ -44,7 +58,7 @@ class Layout(NamedTuple):
     """What a source says of its files where their names do not."""
 
     format: str | None = None
-    """An ending that files without a known one are read by."""
+    """An ending that files without a known one are read by; `auto`: by their content."""
     delimiter: str | None = None
     """Between the fields of CSV and TSV; None: a comma and a tab."""
     quote: str | None = None
@@ -66,6 +80,8 @@ def format_of(name: str, assumed: str | None = None) -> Format | None:
         suffixes[-1:] = SHORT_NAMES[suffixes[-1]]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
     kind = FORMATS.get(suffixes[-1]) if suffixes else None
+    if kind is None and assumed == "auto":
+        return Format(UNKNOWN, compression)
     if kind is None and assumed is not None:
         as_if = format_of(f"x.{assumed}{compression}") or format_of(f"x.{assumed}")
         kind, compression = (as_if.kind, compression or as_if.compression) if as_if else (None, "")

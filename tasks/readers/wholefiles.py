@@ -1,5 +1,5 @@
-"""Files that are one document each: plain text, Markdown and HTML, named by their path; and text
-files of a document a line or a paragraph, named by path and line."""
+"""Reads files that are one document each, named by their path, and text files of a document per
+line or paragraph, named by path and line."""
 
 from __future__ import annotations
 
@@ -75,15 +75,21 @@ def _piece(
     return Record(offset, line, offset, columns.values(text, id=f"{name}:{line}"), repaired)
 
 
-def read_html(
-    stream: BinaryIO, compression: str, name: str, columns: Columns, limits: Limits
+def read_document(
+    stream: BinaryIO,
+    compression: str,
+    name: str,
+    columns: Columns,
+    limits: Limits,
+    kind: str,
+    encoding: str | None = None,
 ) -> Iterator[Item]:
-    """The whole file as one page in whatever encoding."""
+    """The whole file, of which the text is extracted later. `encoding`: what the source says."""
     data = _read_whole(stream, compression, limits)
     if isinstance(data, Fault):
         yield data
     else:
-        yield Record(0, 1, 0, columns.values(Encoded(data, None, True), id=name))
+        yield Record(0, 1, 0, columns.values(Encoded(data, encoding, kind), id=name))
 
 
 def _read_whole(stream: BinaryIO, compression: str, limits: Limits) -> bytes | Fault:
