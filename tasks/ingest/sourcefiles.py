@@ -26,6 +26,13 @@ from tasks.readers.contents import describe
 from tasks.readers.formats import format_of, known_formats
 
 FETCHES_AT_ONCE = 8
+INDEXES = {
+    "index.json": "*.mds*",
+    "state.json": "*.arrow",
+    "dataset_info.json": "*.arrow",
+    "dataset_dict.json": "*/*.arrow",
+}
+"""Of MosaicML's shards and Hugging Face's datasets: {name: what is beside it}."""
 NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null in the name of a folder."""
 
@@ -243,11 +250,17 @@ def _fail(error: OSError) -> None:
 def _readable(files: Iterable[Path], form: str | None, where: str) -> Iterator[tuple[Path, bool]]:
     """The files, and whether they have a reader."""
     for file in files:
-        is_read = format_of(file.name, form) is not None
+        is_read = format_of(file.name, form) is not None and not _is_index(file)
         if is_read and file.is_symlink() and not file.exists():
             raise ConfigError(f"{where}.paths: {file} is a link to nothing; fix or remove it")
         if file.is_file():
             yield file, is_read
+
+
+def _is_index(file: Path) -> bool:
+    """Whether a file of a known name lists the data beside it and holds none."""
+    beside = INDEXES.get(file.name)
+    return beside is not None and next(file.parent.glob(beside), None) is not None
 
 
 def _base(path: str) -> str:

@@ -44,6 +44,9 @@ class InputConfig:
     each file; lines in UTF-8 and in another encoding may be mixed."""
     text_unit: Literal["file", "paragraph", "line"] = "file"
     """What is one document in text and Markdown files. Blank lines separate paragraphs."""
+    archive_unit: Literal["file", "sample"] = "file"
+    """What has records of its own in archives. sample: members that are named alike up to the first
+    dot are one record, as in WebDataset."""
     text_column: str = "text"
     """Column, or key of JSON records, that holds the text. a.b is member b of column a; so in the
     other settings that name columns."""
@@ -97,7 +100,9 @@ class InputConfig:
     def layout(self) -> Layout:
         name = "auto" if self.encoding == "auto" else codecs.lookup(self.encoding).name
         encoding = "utf-8" if name == "utf-8-sig" else name
-        return Layout(self.format, self.delimiter, self.quote, encoding, self.text_unit)
+        return Layout(
+            self.format, self.delimiter, self.quote, encoding, self.text_unit, self.archive_unit
+        )
 
     def mapped_columns(self) -> tuple[str | None, ...]:
         """Columns with a meaning of their own; all others become metadata."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import BinaryIO, NamedTuple, TypeVar, cast
 
-from tasks.readers.archives import Budget, read_members
+from tasks.readers.archives import Budget, Member, read_members
 from tasks.readers.contents import recognise
 from tasks.readers.delimited import DELIMITED, read_delimited
 from tasks.readers.encodings import as_found, as_utf8
@@ -23,8 +23,11 @@ from tasks.readers.formats import ARCHIVES, BY_NAME, DOCUMENTS, Format, Layout, 
 from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, Skipped, json_type
 from tasks.readers.jsonfiles import read_json
 from tasks.readers.mailboxes import read_mailbox
+from tasks.readers.mds import read_mds
 from tasks.readers.mediawiki import read_mediawiki
 from tasks.readers.recordlimits import USUAL, Limits
+from tasks.readers.samples import Member as SampleMember
+from tasks.readers.samples import join_samples
 from tasks.readers.tables.arrowtables import read_arrow, read_parquet
 from tasks.readers.warc import read_warc
 from tasks.readers.wholefiles import read_document, read_pieces_of_text, read_text
@@ -39,6 +42,7 @@ READERS: Mapping[str, Reader] = {
     "warc": read_warc,
     "mailbox": read_mailbox,
     "mediawiki": read_mediawiki,
+    "mds": read_mds,
 }
 MAX_DEPTH = 3
 """Archives around a member that is read."""
@@ -104,6 +108,10 @@ def _streams(
     if budget is None:
         budget = Budget(stream.seek(0, io.SEEK_END))
         stream.seek(0)
+    if rules.layout.archive_unit == "sample":
+        read = _read_samples(_guarded(members, form.kind), name, rules)
+        yield from ((inner, iter(items)) for inner, items in read)
+        return
     for member in _guarded(members, form.kind):
         if isinstance(member, (Fault, Skipped)):
             yield name, iter((member,))
@@ -111,6 +119,29 @@ def _streams(
             within, member_form, content = member
             inner = f"{name}!{within}"
             yield from _streams(content, member_form, inner, rules, depth + 1, budget)
+
+
+def _read_samples(
+    members: Iterator[Member], name: str, rules: _Rules
+) -> Iterator[tuple[str, list[Item]]]:
+    """(name, items) of the samples of an archive."""
+
+    def read() -> Iterator[SampleMember]:
+        last = ""
+        for member in members:
+            if isinstance(member, (Fault, Skipped)):
+                # Where it is, is not known; it is counted with the sample before.
+                yield SampleMember(last, [member])
+                continue
+            within, form, content = member
+            last, known = within, recognise(content, form)
+            if not isinstance(known, Fault) and known[1].kind in ARCHIVES:
+                yield SampleMember(within, [Skipped("archive_member")])
+            else:
+                yield SampleMember(within, list(_items(known, within, rules)))
+
+    for key, items in join_samples(read()):
+        yield f"{name}!{key}", items
 
 
 def _items(known: tuple[BinaryIO, Format] | Fault, name: str, rules: _Rules) -> Iterator[Item]:

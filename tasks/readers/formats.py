@@ -31,6 +31,7 @@ _ENDINGS = {
     "notebook": ".ipynb",
     "latex": ".tex",
     "subtitles": ".srt .vtt",
+    "mds": ".mds",
     "zip": ".zip",
     "tar": ".tar",
 }
@@ -39,6 +40,7 @@ DOCUMENTS = ("html", "pdf", "docx", "odt", "epub", "mail", "notebook", "latex", 
 """Files that are one document each, whose text is extracted in a sandbox."""
 SHORT_NAMES = {f".t{compression[1:]}": (".tar", compression) for compression in COMPRESSIONS}
 """`.tgz` and similar."""
+OTHER_NAMES = {".zstd": ".zst"}
 UNKNOWN = "unknown"
 """A file whose content says what it is, for `source.format=auto`."""
 ARCHIVES = ("zip", "tar")
@@ -69,6 +71,9 @@ class Layout(NamedTuple):
     unit: str = "file"
     """What is a document in text files: `file`, `paragraph` or `line`."""
 
+    archive_unit: str = "file"
+    """What is a record in archives: a `file` has its own, or a `sample` is one."""
+
 
 BY_NAME = Layout()
 
@@ -76,6 +81,7 @@ BY_NAME = Layout()
 def format_of(name: str, assumed: str | None = None) -> Format | None:
     """The format of a file by its name, else by the ending `assumed`; None without a reader."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes[-2:]]
+    suffixes = [OTHER_NAMES.get(suffix, suffix) for suffix in suffixes]
     if suffixes and suffixes[-1] in SHORT_NAMES:
         suffixes[-1:] = SHORT_NAMES[suffixes[-1]]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""

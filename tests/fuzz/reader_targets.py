@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tasks.readers.formats import BY_NAME, Layout, format_of
 from tests.fuzz.target import Read, Target
-from tests.support.data.document_files import DOCUMENTS, mail, pdf, wiki
+from tests.support.data.document_files import DOCUMENTS, mail, mds, pdf, wiki
 from tests.support.data.input_files import (
     COLUMNS,
     COMPRESS,
@@ -95,6 +95,7 @@ def reader_targets() -> dict[str, Target]:
         "array.json": json.dumps(RECORDS, indent=1).encode(),
         "wiki.xml": wiki([("", "one '''word'''"), ("<ns>1</ns>", "two")]),
         "list.mbox": b"From a@b Sun\n" + mail(b"words\n\n") + b"From c@d Sun\n" + mail(b"more\n"),
+        "shard.mds": mds({"id": "int", "text": "str"}, [{"id": i, "text": "x"} for i in range(3)]),
         "nested.zip": as_zip({"a.tar": as_tar({"b.jsonl": b'{"text": "c"}\n'})}),
     }
     targets = {f"reader {name}": Target([data], _reader(name)) for name, data in files.items()}
@@ -113,6 +114,9 @@ def reader_targets() -> dict[str, Target]:
         assert form is not None
         targets[f"document {name}"] = Target([data], _document(form.kind))
     targets["document wikitext"] = Target([WIKITEXT], _document("wikitext"))
+    samples = as_tar({"0.txt": b"one", "0.json": b'{"a": 1}', "1.txt": b"two"})
+    layout = Layout(archive_unit="sample")
+    targets["samples"] = Target([samples], _reader("s.tar", _with_checksums, layout))
     for encoding in ("auto", "gb18030", "utf-16-le"):
         layout = Layout(encoding=encoding)
         text = "größere 数据\n" if encoding != "auto" else "größere Daten\n"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
 
 from tests.support.data.input_files import as_zip
 
@@ -128,3 +131,32 @@ DOCUMENTS: dict[str, bytes] = {
     ).encode(),
 }
 """The same two paragraphs in each."""
+
+
+def mds(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """A shard as MosaicML Streaming's writer makes it."""
+    sizes = {"int": 8, "float64": 8}
+    encode: dict[str, Callable[[Any], bytes]] = {
+        "int": lambda value: struct.pack("<q", value),
+        "float64": lambda value: struct.pack("<d", value),
+        "json": lambda value: json.dumps(value).encode(),
+        "str": lambda value: value.encode(),
+        "pkl": bytes,
+    }
+    samples = []
+    for row in rows:
+        cells = {name: encode[kind](row[name]) for name, kind in columns.items()}
+        variable = [len(cells[name]) for name, kind in columns.items() if kind not in sizes]
+        samples.append(struct.pack(f"<{len(variable)}I", *variable) + b"".join(cells.values()))
+    config = {
+        "column_encodings": list(columns.values()),
+        "column_names": list(columns),
+        "column_sizes": [sizes.get(kind) for kind in columns.values()],
+        "format": "mds",
+        "version": 2,
+    }
+    described = json.dumps(config, sort_keys=True).encode()
+    begin = 4 + 4 * (len(rows) + 1) + len(described)
+    places = [begin, *(begin + end for end in accumulate(map(len, samples)))]
+    head = struct.pack(f"<{len(places) + 1}I", len(rows), *places)
+    return head + described + b"".join(samples)
