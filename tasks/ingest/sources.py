@@ -39,6 +39,9 @@ class InputConfig:
     quote: str | None = None
     """Character around fields of such files that hold delimiters or line ends. Null: \" in CSV,
     none in TSV. Empty: none."""
+    query: str | None = None
+    """SQL whose rows are the records: over the tables of SQLite databases, and over `input` for
+    Parquet files. Null: the only table with the text column; all rows."""
     encoding: str = "utf-8"
     """Encoding of text, JSON, CSV and TSV files, such as gb18030, cp1252 or utf-16. auto: found for
     each file; lines in UTF-8 and in another encoding may be mixed."""

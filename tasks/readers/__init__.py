@@ -29,6 +29,7 @@ from tasks.readers.recordlimits import USUAL, Limits
 from tasks.readers.samples import Member as SampleMember
 from tasks.readers.samples import join_samples
 from tasks.readers.tables.arrowtables import read_arrow, read_parquet
+from tasks.readers.tables.queries import query_parquet, read_sqlite
 from tasks.readers.warc import read_warc
 from tasks.readers.wholefiles import read_document, read_pieces_of_text, read_text
 
@@ -172,6 +173,10 @@ def _guarded(items: Iterator[T], kind: str) -> Iterator[T | Fault]:
 
 
 def _reader(kind: str, layout: Layout) -> Reader:
+    if kind == "sqlite":
+        return partial(read_sqlite, query=layout.query)
+    if kind == "parquet" and layout.query is not None:
+        return partial(query_parquet, query=layout.query)
     if kind == "text" and layout.unit != "file":
         return partial(read_pieces_of_text, unit=layout.unit)
     if kind in DOCUMENTS:

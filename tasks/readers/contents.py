@@ -43,6 +43,7 @@ PLAIN: Mapping[str, re.Pattern[bytes]] = {
 """What a format begins with, where its name says so too."""
 SURE: Mapping[str, re.Pattern[bytes]] = {
     "pdf": re.compile(rb"%PDF-\d"),
+    "sqlite": re.compile(rb"SQLite format 3\x00"),
     "warc": re.compile(rb"WARC/\d\.\d\r?\nWARC-"),
     "tar": PLAIN["tar"],
     "mediawiki": re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<mediawiki\s"),
@@ -75,7 +76,6 @@ OTHERS: Mapping[str, re.Pattern[bytes]] = {
     "a PDF file": re.compile(rb"%PDF-\d"),
     "a picture": re.compile(rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a"),
     "a program": re.compile(rb"\x7fELF|MZ.{58}", re.DOTALL),
-    "an SQLite database": re.compile(rb"SQLite format 3\x00"),
     "an LZ4 file": re.compile(rb"\x04\x22\x4d\x18"),
     "a 7z archive": re.compile(rb"7z\xbc\xaf\x27\x1c"),
     "a RAR archive": re.compile(rb"Rar!\x1a\x07"),
@@ -146,6 +146,8 @@ def _sure_kind(stream: BinaryIO, head: bytes, kind: str, is_compressed: bool = F
     if head.startswith(b"PK\x03\x04") and not is_compressed:
         return _zipped_kind(stream, head, kind)
     for sure, magic in SURE.items():
+        if sure in SEEKING and not stream.seekable():
+            continue
         if sure != kind and kind not in MAY_BEGIN.get(sure, ()) and magic.match(head):
             return sure
     return kind
@@ -182,7 +184,7 @@ def _first_bytes(stream: BinaryIO, compression: str) -> bytes:
 def _other(head: bytes, kind: str) -> str | None:
     # Zip archives begin as they like: some programs write others before them. Documents are left to
     # their readers.
-    if kind in ("zip", "tar", "parquet", "arrow", "pdf", *ZIPPED.values()):
+    if kind in ("zip", "tar", "parquet", "arrow", "pdf", "sqlite", *ZIPPED.values()):
         return None
     what = next((what for what, magic in OTHERS.items() if magic.match(head)), None)
     # Two letters, or the name of a format, may also begin a text. A PDF may be all text where it

@@ -16,6 +16,7 @@ _ENDINGS = {
     "jsonl": ".jsonl .ndjson .json",
     "parquet": ".parquet",
     "arrow": ".arrow .arrows .feather .ipc",
+    "sqlite": ".sqlite .sqlite3",
     "csv": ".csv",
     "tsv": ".tsv",
     "text": ".txt .md .markdown",
@@ -44,7 +45,7 @@ OTHER_NAMES = {".zstd": ".zst"}
 UNKNOWN = "unknown"
 """A file whose content says what it is, for `source.format=auto`."""
 ARCHIVES = ("zip", "tar")
-SEEKING = ("parquet", "arrow", "zip")
+SEEKING = ("parquet", "arrow", "sqlite", "zip")
 """Formats that are read from several places of a file; compressed as a whole, they would have to be
 unpacked first."""
 
@@ -73,6 +74,9 @@ class Layout(NamedTuple):
 
     archive_unit: str = "file"
     """What is a record in archives: a `file` has its own, or a `sample` is one."""
+
+    query: str | None = None
+    """SQL whose rows are the records of SQLite and Parquet files."""
 
 
 BY_NAME = Layout()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tasks.readers.formats import BY_NAME, Layout, format_of
 from tests.fuzz.target import Read, Target
-from tests.support.data.document_files import DOCUMENTS, mail, mds, pdf, wiki
+from tests.support.data.document_files import DOCUMENTS, mail, mds, pdf, sqlite, wiki
 from tests.support.data.input_files import (
     COLUMNS,
     COMPRESS,
@@ -96,6 +96,7 @@ def reader_targets() -> dict[str, Target]:
         "wiki.xml": wiki([("", "one '''word'''"), ("<ns>1</ns>", "two")]),
         "list.mbox": b"From a@b Sun\n" + mail(b"words\n\n") + b"From c@d Sun\n" + mail(b"more\n"),
         "shard.mds": mds({"id": "int", "text": "str"}, [{"id": i, "text": "x"} for i in range(3)]),
+        "rows.sqlite": sqlite(RECORDS),
         "nested.zip": as_zip({"a.tar": as_tar({"b.jsonl": b'{"text": "c"}\n'})}),
     }
     targets = {f"reader {name}": Target([data], _reader(name)) for name, data in files.items()}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from itertools import accumulate
 from typing import Any
 
@@ -160,3 +162,12 @@ def mds(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> bytes:
     places = [begin, *(begin + end for end in accumulate(map(len, samples)))]
     head = struct.pack(f"<{len(places) + 1}I", len(rows), *places)
     return head + described + b"".join(samples)
+
+
+def sqlite(rows: Sequence[Mapping[str, str]]) -> bytes:
+    """A database with one table of texts."""
+    with closing(sqlite3.connect(":memory:")) as made:
+        made.execute("create table documents (id text, text text)")
+        made.executemany("insert into documents values (:id, :text)", rows)
+        made.commit()
+        return made.serialize()

@@ -188,9 +188,7 @@ def test_files_whose_names_say_nothing_are_read_by_the_format_of_their_source(
     artifact = ingest(empty_dir(tmp_path / "out"), config)
     assert [r["text"] for r in read_documents(artifact)] == ["text 0", "text 1"]
     assert artifact.counters["files_left_out"] == 0
-    with pytest.raises(
-        ConfigError, match=r"part-00000 has no reader; it is plain text"
-    ):
+    with pytest.raises(ConfigError, match=r"part-00000 has no reader; it is plain text"):
         SourceConfig(paths=(str(tmp_path / "in" / "part-00000"),)).input_files()
 
 
