@@ -18,17 +18,17 @@ from typing import BinaryIO, NamedTuple, TypeVar, cast
 from tasks.readers.archives import Budget, Member, read_members
 from tasks.readers.contents import recognise
 from tasks.readers.delimited import DELIMITED, read_delimited
+from tasks.readers.dumps.mailboxes import read_mailbox
+from tasks.readers.dumps.mediawiki import read_mediawiki
 from tasks.readers.encodings import as_found, as_utf8
 from tasks.readers.formats import ARCHIVES, BY_NAME, DOCUMENTS, Format, Layout, format_of
 from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, Skipped, json_type
 from tasks.readers.jsonfiles import read_json
-from tasks.readers.mailboxes import read_mailbox
-from tasks.readers.mds import read_mds
-from tasks.readers.mediawiki import read_mediawiki
 from tasks.readers.recordlimits import USUAL, Limits
 from tasks.readers.samples import Member as SampleMember
 from tasks.readers.samples import join_samples
 from tasks.readers.tables.arrowtables import read_arrow, read_parquet
+from tasks.readers.tables.mds import read_mds
 from tasks.readers.tables.queries import query_parquet, read_sqlite
 from tasks.readers.warc import read_warc
 from tasks.readers.wholefiles import read_document, read_pieces_of_text, read_text
