@@ -2,9 +2,10 @@
 metadata.
 
 Repaired and counted, per document: NUL (removed), BOM (removed at the beginning), CRLF (becomes
-LF), LONE_SURROGATE (becomes U+FFFD), ENCODING (bytes without a meaning in a page's encoding become
-U+FFFD). Dropped: EMPTY (nothing but white space and zero-width characters), EXCLUDED (by `exclude`
-or `include`). Left out: any normalisation of Unicode forms; documents are what the source says.
+LF), LONE_SURROGATE (becomes U+FFFD), RECODED (read in an encoding that was found), ENCODING (bytes
+without a meaning in a page's encoding become U+FFFD). Dropped: EMPTY (nothing but white space and
+zero-width characters), EXCLUDED (by `exclude` or `include`). Left out: any normalisation of Unicode
+forms; documents are what the source says.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import orjson
 from tasks.corpus.visible import shows
 from tasks.ingest.sources import HtmlConfig, InputConfig
 from tasks.readers import Fault, Record, json_type
-from tasks.readers.items import MAX_NESTING, TOO_DEEP
+from tasks.readers.items import MAX_NESTING, TOO_DEEP, find_column
 from tasks.readers.pages import BrokenPage, Encoded, PageText, extract
 from tasks.readers.recordlimits import USUAL, Limits
 from tasks.runtime.sandbox import OutOfBounds, Sandbox
@@ -62,6 +63,17 @@ class RowReader:
         self._limits = limits
         # A column that is null has no name that a record could use.
         self._columns: tuple[Any, ...] = config.mapped_columns()[1:]
+        named = (*config.mapped_columns(), *config.exclude, *config.include)
+        self._nested = [name for name in dict.fromkeys(named) if name and "." in name]
+
+    def prepare(self, record: Record, partitions: Mapping[str, str | None]) -> None:
+        """Give a record the columns that its folders name, and those in others their whole name."""
+        if partitions:
+            record.values = {**partitions, **record.values}
+        for column in self._nested:
+            if found := find_column(record.values, column):
+                holder, name = found
+                record.values[column] = holder.pop(name)
 
     def read(self, record: Record) -> Row | str | Fault:
         """A row, or a drop reason, or a fault. Takes the record's values apart."""
@@ -101,6 +113,8 @@ class RowReader:
             return "EMPTY"
         if page is not None:
             details = {"title": page.title, "encoding": page.encoding}
+            names = {"language": config.language_column, "added": config.added_column}
+            details |= {names.get(name) or name: value for name, value in page.values.items()}
             values = {name: value for name, value in details.items() if value is not None} | values
             repairs = (*repairs, "ENCODING") if page.repaired else repairs
         license_name = values.get("license")
@@ -141,9 +155,9 @@ class RowReader:
             if isinstance(value, str) and not is_html:
                 return value, None
             if isinstance(value, bytes):
-                value = Encoded(value, None, True)
+                value = Encoded(value, None, "html")
             elif isinstance(value, str):
-                value = Encoded(value.encode("utf-8", "replace"), "utf-8", True)
+                value = Encoded(value.encode("utf-8", "replace"), "utf-8", "html")
             if isinstance(value, Encoded):
                 page = extract(value, self._sandbox, self._html.main_content, self._limits)
                 return page.text, page

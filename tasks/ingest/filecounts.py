@@ -16,7 +16,7 @@ class FileCounts:
         self.quarantined: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.breaks: list[Fault] = []
-        self.repaired = Counter({"NUL": 0, "BOM": 0, "CRLF": 0, "LONE_SURROGATE": 0})
+        self.repaired = Counter({"NUL": 0, "BOM": 0, "CRLF": 0, "LONE_SURROGATE": 0, "RECODED": 0})
         self.by_source: Tally = {}
         self.licenses: Tally = {}
         self.length_bits: Counter[int] = Counter()

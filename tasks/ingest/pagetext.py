@@ -1,11 +1,4 @@
-"""Decodes pages of unknown encoding to text, and extracts the main content of HTML.
-
-Encoding: the first of these under which every byte has a meaning: a byte order mark; UTF-8, where
-anything is beyond ASCII; what the server said; what the page says in `<meta>`; what statistics
-guess (uchardet); else Windows-1252, with U+FFFD for what is left. UTF-8 goes before what the server
-says, against the letter of the WHATWG's standard: text in another encoding is almost never valid
-UTF-8, and servers declare defaults. Labels mean what browsers take them for (ISO-8859-1 is
-Windows-1252, EUC-KR is CP949).
+"""Reads pages and files that are one document each: decodes them and extracts their text.
 
 Text: resiliparse's main content (tasks.ingest.maintext), which drops navigation, forms and
 comments; paragraphs, lists and preformatted text keep their lines.
@@ -16,33 +9,53 @@ read by something else. What it needs is imported at its start, so that no page 
 
 from __future__ import annotations
 
-import codecs
 import io
 import zlib
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
+from xml.etree.ElementTree import ParseError
 
 from fastwarc import stream_io
-from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
+from tasks.ingest.decoding import decode
+from tasks.ingest.extraction import (
+    latex,
+    mail,
+    notebook,
+    pdf,
+    subtitles,
+    wikitext,
+    zippedxml,
+)
 from tasks.ingest.maintext import extract_text
-from tasks.readers.pages import BrokenPage, join_frame, split_frame
+from tasks.readers.archives import ZIP_TROUBLE
+from tasks.readers.pages import BrokenPage, PageText, join_frame, split_frame
 from tasks.readers.recordlimits import Limits
 
-BOMS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
-SUPERSETS = {
-    "euc_kr": "cp949",
-    "shift_jis": "cp932",
-    "big5": "big5hkscs",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
+Extractor = Callable[[bytes, str | None, int], PageText]
+EXTRACTORS: Mapping[str, Extractor] = {
+    "pdf": pdf.read,
+    "docx": zippedxml.read_docx,
+    "odt": zippedxml.read_odt,
+    "epub": zippedxml.read_epub,
+    "mail": mail.read,
+    "notebook": notebook.read,
+    "latex": latex.read,
+    "subtitles": subtitles.read,
+    "wikitext": wikitext.read,
 }
-"""What browsers decode with where a page names the smaller set."""
-
-SNIFFED_BYTES = 1 << 16
+LIBRARY_TROUBLE = (
+    *ZIP_TROUBLE,
+    ParseError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+    StopIteration,
+)
+"""What libraries raise on input that is damaged or hostile."""
 
 
 def read_page(frame: bytes) -> bytes:
@@ -55,59 +68,31 @@ def read_page(frame: bytes) -> bytes:
 
 
 def _read(order: dict[str, Any], data: bytes) -> bytes:
-    data = _undo(data, order["codings"], Limits(order["max_bytes"]))
-    text, encoding = decode(data, order["charset"], order["html"])
-    title = None
-    if order["html"]:
-        title, text = extract_text(text, order["main_content"])
+    limits = Limits(order["max_bytes"])
+    data = _undo(data, order["codings"], limits)
+    kind, charset = order["kind"], order["charset"]
+    if kind in ("html", "text"):
+        found = _read_page(data, charset, kind == "html", order["main_content"])
+    else:
+        try:
+            found = EXTRACTORS[kind](data, charset, limits.record_bytes)
+        except BrokenPage:
+            raise
+        except LIBRARY_TROUBLE as error:
+            raise BrokenPage(f"unreadable {kind}: damaged ({type(error).__name__})") from error
     # A character reference can name half of a surrogate pair.
-    encoded = text.encode("utf-8", "replace")
-    return join_frame(
-        {"title": title, "encoding": encoding.name, "repaired": encoding.repaired}, encoded
-    )
+    encoded = found.text.encode("utf-8", "replace")
+    if len(encoded) > limits.record_bytes:
+        raise BrokenPage(limits.over("a text"))
+    return join_frame(found._replace(text="")._asdict(), encoded)
 
 
-class Encoding(NamedTuple):
-    """How bytes became text."""
-
-    name: str
-    repaired: bool
-
-
-def decode(data: bytes, charset: str | None, is_html: bool) -> tuple[str, Encoding]:
-    """The text of bytes, and the encoding that they turned out to have."""
-    for mark, name in BOMS:
-        if data.startswith(mark):
-            return _decoded(data[len(mark) :], name)
-    # Seven bits may be an encoding that shifts between character sets (ISO 2022, HZ), which UTF-8
-    # would take at its letters.
-    shifts = data.isascii() and (b"\x1b" in data or b"~{" in data)
-    if not shifts and (text := _strictly(data, "utf-8")) is not None:
-        return text, Encoding("utf-8", False)
-    for name in (*_declared(data, charset, is_html), "utf-8"):
-        if (text := _strictly(data, name)) is not None:
-            return text, Encoding(name, False)
-    return _decoded(data, "cp1252")
-
-
-def _decoded(data: bytes, name: str) -> tuple[str, Encoding]:
-    text = data.decode(name, "replace")
-    return text, Encoding(name, "\ufffd" in text)
-
-
-def _declared(data: bytes, charset: str | None, is_html: bool) -> list[str]:
-    """Encodings by what the server, the page and statistics say, in that order."""
-    start = data[:SNIFFED_BYTES]
-    server = map_encoding_to_html5(charset, fallback_utf8=False) if charset else None
-    page = detect_encoding(start, from_html_meta=True) if is_html else None
-    return [SUPERSETS.get(name, name) for name in (server, page, detect_encoding(data)) if name]
-
-
-def _strictly(data: bytes, name: str) -> str | None:
-    try:
-        return data.decode(name)
-    except (UnicodeDecodeError, LookupError):
-        return None
+def _read_page(data: bytes, charset: str | None, is_html: bool, main_content: bool) -> PageText:
+    text, encoding = decode(data, charset, is_html)
+    title = None
+    if is_html:
+        title, text = extract_text(text, main_content)
+    return PageText(text, title, encoding.name, encoding.repaired)
 
 
 def _undo(data: bytes, codings: list[str], limits: Limits) -> bytes:

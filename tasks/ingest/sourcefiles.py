@@ -18,12 +18,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from llm_core.config import ConfigError
 from tasks.ingest.remotefiles import base_of, fetch, is_remote, list_remote, look
+from tasks.readers.contents import describe
 from tasks.readers.formats import format_of, known_formats
 
 FETCHES_AT_ONCE = 8
+INDEXES = {
+    "index.json": "*.mds*",
+    "state.json": "*.arrow",
+    "dataset_info.json": "*.arrow",
+    "dataset_dict.json": "*/*.arrow",
+}
+"""Of MosaicML's shards and Hugging Face's datasets: {name: what is beside it}."""
+NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""Stands for null in the name of a folder."""
 
 
 class Listing(NamedTuple):
@@ -74,6 +85,16 @@ def list_files(
             # What runs is waited for, what waits is not begun.
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def partition_columns(name: str) -> dict[str, str | None]:
+    """{column: value} of folders like `year=2024` in the name of a file, as Hive writes them."""
+    steps = (step.partition("=") for step in name.split("/")[:-1])
+    return {
+        column: None if value == NO_PARTITION else unquote(value)
+        for column, sign, value in steps
+        if column and sign
+    }
 
 
 class Unfetched(NamedTuple):
@@ -139,7 +160,8 @@ def _expand(path: str, where: str, form: str | None) -> Iterator[tuple[Path, boo
     if place.is_file():
         if format_of(place.name, form) is None:
             raise ConfigError(
-                f"{where}.paths: {path} has no reader; say what it is with {where}.format; formats"
+                f"{where}.paths: {path} has no reader; it is {describe(place)}; convert it, or say"
+                f" how to read it with {where}.format (auto: by its content); formats"
                 f" are {known_formats()}"
             )
         yield place, True
@@ -228,11 +250,17 @@ def _fail(error: OSError) -> None:
 def _readable(files: Iterable[Path], form: str | None, where: str) -> Iterator[tuple[Path, bool]]:
     """The files, and whether they have a reader."""
     for file in files:
-        is_read = format_of(file.name, form) is not None
+        is_read = format_of(file.name, form) is not None and not _is_index(file)
         if is_read and file.is_symlink() and not file.exists():
             raise ConfigError(f"{where}.paths: {file} is a link to nothing; fix or remove it")
         if file.is_file():
             yield file, is_read
+
+
+def _is_index(file: Path) -> bool:
+    """Whether a file of a known name lists the data beside it and holds none."""
+    beside = INDEXES.get(file.name)
+    return beside is not None and next(file.parent.glob(beside), None) is not None
 
 
 def _base(path: str) -> str:

@@ -8,6 +8,7 @@ others.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Literal
 from llm_core.config import NOT_IN_KEY, NOT_IN_PART_KEY, ConfigError
 from tasks.ingest.sourcefiles import Listing, Unfetched, list_files, list_unfetched
 from tasks.ingest.withdrawn import REMOVE_FILE
+from tasks.readers.encodings import is_encoding
 from tasks.readers.formats import Layout, format_of, known_formats
 from tasks.readers.recordlimits import DEFAULT_RECORD_BYTES, Limits
 
@@ -30,15 +32,27 @@ class InputConfig:
     root: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """Folder that files are named from. Null: the folder that all paths have in common."""
     format: str | None = None
-    """Ending by which files without a known one are read, such as jsonl for part-00000. Null skips
-    such files in folders."""
+    """Ending by which files without a known one are read, such as jsonl for part-00000. auto: their
+    content decides. Null skips such files in folders."""
     delimiter: str | None = None
     """Character between the fields of CSV and TSV files. Null: a comma in CSV, a tab in TSV."""
     quote: str | None = None
     """Character around fields of such files that hold delimiters or line ends. Null: \" in CSV,
     none in TSV. Empty: none."""
+    query: str | None = None
+    """SQL whose rows are the records: over the tables of SQLite databases, and over `input` for
+    Parquet files. Null: the only table with the text column; all rows."""
+    encoding: str = "utf-8"
+    """Encoding of text, JSON, CSV and TSV files, such as gb18030, cp1252 or utf-16. auto: found for
+    each file; lines in UTF-8 and in another encoding may be mixed."""
+    text_unit: Literal["file", "paragraph", "line"] = "file"
+    """What is one document in text and Markdown files. Blank lines separate paragraphs."""
+    archive_unit: Literal["file", "sample"] = "file"
+    """What has records of its own in archives. sample: members that are named alike up to the first
+    dot are one record, as in WebDataset."""
     text_column: str = "text"
-    """Column, or key of JSON records, that holds the text."""
+    """Column, or key of JSON records, that holds the text. a.b is member b of column a; so in the
+    other settings that name columns."""
     text_kind: Literal["plain", "html"] = "plain"
     """What the text column of tables and JSON lines holds. html: pages, of which the main content
     is taken."""
@@ -64,7 +78,12 @@ class InputConfig:
                 f"text_column ({self.text_column}) is mapped twice; name another column for one of"
                 " the settings, or null"
             )
-        if self.format is not None and format_of(f"x.{self.format}") is None:
+        if self.encoding != "auto" and not is_encoding(self.encoding):
+            raise ConfigError(
+                f"encoding ({self.encoding}) is not an encoding of files; write one that Python"
+                " knows, such as gb18030, shift_jis or cp1252, or auto"
+            )
+        if self.format not in (None, "auto") and format_of(f"x.{self.format}") is None:
             raise ConfigError(
                 f"format ({self.format}) has no reader; write an ending without its dot:"
                 f" {known_formats()}"
@@ -82,7 +101,11 @@ class InputConfig:
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.format, self.delimiter, self.quote)
+        name = "auto" if self.encoding == "auto" else codecs.lookup(self.encoding).name
+        encoding = "utf-8" if name == "utf-8-sig" else name
+        return Layout(
+            self.format, self.delimiter, self.quote, encoding, self.text_unit, self.archive_unit
+        )
 
     def mapped_columns(self) -> tuple[str | None, ...]:
         """Columns with a meaning of their own; all others become metadata."""

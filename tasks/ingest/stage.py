@@ -31,7 +31,7 @@ from tasks.ingest.documentrows import Row, RowReader
 from tasks.ingest.documentwriter import DocumentWriter
 from tasks.ingest.droppedrecords import DROPPED_FILE, DroppedRecords, merge_dropped
 from tasks.ingest.filecounts import FileCounts
-from tasks.ingest.sourcefiles import Listing
+from tasks.ingest.sourcefiles import Listing, partition_columns
 from tasks.ingest.sources import InputConfig, SourceConfig, input_name
 from tasks.ingest.withdrawn import WITHDRAWN, Withdrawn, digest_withdrawn, read_withdrawn
 from tasks.readers import Columns, Dropped, Fault, Record, Skipped, read_streams
@@ -167,6 +167,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
             # name.
             identity = hashlib.blake2b(f"{source}\0{name}\0".encode(), digest_size=16)
             shown = input_name(source, name, bool(config.sources))
+            partitions = partition_columns(name)
             for item in items:
                 if isinstance(item, Skipped):
                     counts.skipped[item.kind] += 1
@@ -175,6 +176,8 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
                 record = None
                 if not isinstance(item, Fault):
                     record = item if isinstance(item, Record) else item.record
+                if record is not None:
+                    rows.prepare(record, partitions)
                 # Asked for first, because `read` takes the values apart.
                 own_id = rows.source_id(record) if record is not None else None
                 document_id = _document_id(identity, record) if record is not None else None
@@ -280,12 +283,14 @@ def nothing_left(name: str, num_files: int, counters: Mapping[str, Any], first_f
         reasons["quarantined"] = counters["quarantined"]
     if not reasons:
         files = f"{num_files} file{'s' * (num_files != 1)}"
-        return f"source {name}: no record was found in {files}; check source.paths"
+        skipped = ", ".join(f"{kind} {count}" for kind, count in counters["skipped"].items())
+        found = f"{files} (skipped: {skipped})" if skipped else files
+        return f"source {name}: no record was found in {found}; check source.paths"
     took = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3))
     first = f"; first {first_fault}" if first_fault else ""
     return (
         f"source {name}: none of {counters['read']:,} records is left ({took}{first}); check"
-        " text_column, exclude and include"
+        " text_column, encoding, exclude and include"
     )
 
 

@@ -1,28 +1,37 @@
 """Reads the records of a file, in every format as one stream of records and faults.
 
-A file is one stream of items, an archive one per member. What cannot be read becomes a `Fault` with
-file position and error: a bad record costs that record, and damage in the middle of a file keeps
-what is before it. The name of a file says its format (formats.py), its first bytes correct the name
-(contents.py); then there is one module per format. Memory is one block plus the longest record,
+A file is one stream of items, an archive one per member, also of archives within it. What cannot be
+read becomes a `Fault` with file position and error: a bad record costs that record, and damage in
+the middle of a file keeps what is before it. The name of a file says its format (formats.py), its
+first bytes correct the name (contents.py), and text in other encodings becomes UTF-8
+(encodings.py); then there is one module per format. Memory is one block plus the longest record,
 which `Limits` bounds.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar, cast
 
-from tasks.readers.archives import read_members
+from tasks.readers.archives import Budget, Member, read_members
 from tasks.readers.contents import recognise
 from tasks.readers.delimited import DELIMITED, read_delimited
-from tasks.readers.formats import ARCHIVES, BY_NAME, Format, Layout, format_of
+from tasks.readers.dumps.mailboxes import read_mailbox
+from tasks.readers.dumps.mediawiki import read_mediawiki
+from tasks.readers.encodings import as_found, as_utf8
+from tasks.readers.formats import ARCHIVES, BY_NAME, DOCUMENTS, Format, Layout, format_of
 from tasks.readers.items import Columns, Dropped, Fault, Item, Reader, Record, Skipped, json_type
 from tasks.readers.jsonfiles import read_json
 from tasks.readers.recordlimits import USUAL, Limits
+from tasks.readers.samples import Member as SampleMember
+from tasks.readers.samples import join_samples
 from tasks.readers.tables.arrowtables import read_arrow, read_parquet
+from tasks.readers.tables.mds import read_mds
+from tasks.readers.tables.queries import query_parquet, read_sqlite
 from tasks.readers.warc import read_warc
-from tasks.readers.wholefiles import read_html, read_text
+from tasks.readers.wholefiles import read_document, read_pieces_of_text, read_text
 
 T = TypeVar("T")
 PARSER_TROUBLE = (RecursionError, MemoryError, ArithmeticError, LookupError)
@@ -31,9 +40,15 @@ READERS: Mapping[str, Reader] = {
     "parquet": read_parquet,
     "arrow": read_arrow,
     "text": read_text,
-    "html": read_html,
     "warc": read_warc,
+    "mailbox": read_mailbox,
+    "mediawiki": read_mediawiki,
+    "mds": read_mds,
 }
+MAX_DEPTH = 3
+"""Archives around a member that is read."""
+TEXTUAL = ("jsonl", "csv", "tsv", "text")
+"""Formats of text without a word of its encoding."""
 
 __all__ = [
     "Columns",
@@ -61,31 +76,87 @@ def read_streams(
     """
     form = format_of(relative, layout.format)
     assert form is not None, f"{relative} was listed but has no reader"
-    known = recognise(file, form)
-    if isinstance(known, Fault) or known[1].kind not in ARCHIVES:
-        yield relative, _items(known, relative, columns, layout, limits)
-        return
-    for member in _guarded(read_members(known[0], *known[1], limits), known[1].kind):
-        if isinstance(member, (Fault, Skipped)):
-            yield relative, iter((member,))
-        else:
-            name, member_form, member_stream = member
-            inner, found = f"{relative}!{name}", recognise(member_stream, member_form)
-            yield inner, _items(found, inner, columns, layout, limits)
+    yield from _streams(file, form, relative, _Rules(columns, layout, limits))
 
 
-def _items(
-    known: tuple[BinaryIO, Format] | Fault,
+class _Rules(NamedTuple):
+    """How the files of a source are read."""
+
+    columns: Columns
+    layout: Layout
+    limits: Limits
+
+
+def _streams(
+    stream: BinaryIO,
+    form: Format,
     name: str,
-    columns: Columns,
-    layout: Layout,
-    limits: Limits,
-) -> Iterator[Item]:
+    rules: _Rules,
+    depth: int = 0,
+    budget: Budget | None = None,
+) -> Iterator[tuple[str, Iterator[Item]]]:
+    """depth: archives around the stream; budget: what these may expand to."""
+    known = recognise(stream, form)
+    if isinstance(known, Fault) or known[1].kind not in ARCHIVES:
+        yield name, _items(known, name, rules)
+        return
+    stream, form = known
+    if depth > MAX_DEPTH:
+        error = f"over the limit: an archive in more than {MAX_DEPTH} archives; unpack one of them"
+        yield name, iter((Fault(1, None, error, ends=True),))
+        return
+    members = read_members(stream, *form, rules.limits, budget)
+    if budget is None:
+        budget = Budget(stream.seek(0, io.SEEK_END))
+        stream.seek(0)
+    if rules.layout.archive_unit == "sample":
+        read = _read_samples(_guarded(members, form.kind), name, rules)
+        yield from ((inner, iter(items)) for inner, items in read)
+        return
+    for member in _guarded(members, form.kind):
+        if isinstance(member, (Fault, Skipped)):
+            yield name, iter((member,))
+        else:
+            within, member_form, content = member
+            inner = f"{name}!{within}"
+            yield from _streams(content, member_form, inner, rules, depth + 1, budget)
+
+
+def _read_samples(
+    members: Iterator[Member], name: str, rules: _Rules
+) -> Iterator[tuple[str, list[Item]]]:
+    """(name, items) of the samples of an archive."""
+
+    def read() -> Iterator[SampleMember]:
+        last = ""
+        for member in members:
+            if isinstance(member, (Fault, Skipped)):
+                # Where it is, is not known; it is counted with the sample before.
+                yield SampleMember(last, [member])
+                continue
+            within, form, content = member
+            last, known = within, recognise(content, form)
+            if not isinstance(known, Fault) and known[1].kind in ARCHIVES:
+                yield SampleMember(within, [Skipped("archive_member")])
+            else:
+                yield SampleMember(within, list(_items(known, within, rules)))
+
+    for key, items in join_samples(read()):
+        yield f"{name}!{key}", items
+
+
+def _items(known: tuple[BinaryIO, Format] | Fault, name: str, rules: _Rules) -> Iterator[Item]:
     if isinstance(known, Fault):
         return iter((known,))
     stream, form = known
-    read = _reader(form.kind, layout)
-    return _guarded(read(stream, form.compression, name, columns, limits), form.kind)
+    read, text = _reader(form.kind, rules.layout), None
+    if form.kind in TEXTUAL:
+        stream, text = as_utf8(stream, form.compression, rules.layout.encoding, rules.limits)
+    if text is None:
+        items = read(stream, form.compression, name, rules.columns, rules.limits)
+        return _guarded(items, form.kind)
+    items = read(cast(BinaryIO, text), "", name, rules.columns, rules.limits)
+    return as_found(_guarded(items, form.kind), text)
 
 
 def _guarded(items: Iterator[T], kind: str) -> Iterator[T | Fault]:
@@ -102,6 +173,15 @@ def _guarded(items: Iterator[T], kind: str) -> Iterator[T | Fault]:
 
 
 def _reader(kind: str, layout: Layout) -> Reader:
+    if kind == "sqlite":
+        return partial(read_sqlite, query=layout.query)
+    if kind == "parquet" and layout.query is not None:
+        return partial(query_parquet, query=layout.query)
+    if kind == "text" and layout.unit != "file":
+        return partial(read_pieces_of_text, unit=layout.unit)
+    if kind in DOCUMENTS:
+        encoding = None if layout.encoding in ("utf-8", "auto") else layout.encoding
+        return partial(read_document, kind=kind, encoding=encoding)
     if kind not in DELIMITED:
         return READERS[kind]
     usual = DELIMITED[kind]

@@ -1,10 +1,11 @@
 """Zip and tar archives: every member with a reader is read like a file of its own.
 
 A member is named `archive.zip!folder/file.jsonl`, also where the archive calls it
-`./folder/file.jsonl`. Members without a reader, hidden ones and archives in archives are skipped,
-as `archive_member`. A member that is damaged is a fault of that member; a tar archive that ends
-early, or goes on after its end, is one of the archive. Encrypted members are faults, and so are
-members of a zip archive that share bytes, as only bombs do. Bounds: tasks.readers.recordlimits.
+`./folder/file.jsonl`. Members that are archives are read too, a few levels deep. Members without a
+reader and hidden ones are skipped, as `archive_member`. A member that is damaged is a fault of that
+member; a tar archive that ends early, or goes on after its end, is one of the archive. Encrypted
+members are faults, and so are members of a zip archive that share bytes, as only bombs do. Bounds:
+tasks.readers.recordlimits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from tasks.readers.bytestreams import SoundBytes
 from tasks.readers.codecs import MAX_DEFLATE_RATIO, most_bytes
-from tasks.readers.formats import ARCHIVES, SEEKING, Format, format_of
+from tasks.readers.formats import SEEKING, Format, format_of
 from tasks.readers.items import Fault, Skipped, damaged
 from tasks.readers.recordlimits import Limits
 from tasks.readers.tarheaders import hole_bytes, read_headers
@@ -47,18 +48,32 @@ Member = tuple[str, Format, BinaryIO] | Fault | Skipped
 SKIPPED = Skipped("archive_member")
 
 
-def read_members(stream: BinaryIO, kind: str, compression: str, limits: Limits) -> Iterator[Member]:
-    """(name, format, stream) of each member with a reader; a stream is valid until the next one."""
-    return _read_zip(stream, limits) if kind == "zip" else _read_tar(stream, compression, limits)
+class Budget:
+    """What all archives within one may still expand to, together."""
+
+    def __init__(self, archive_bytes: int) -> None:
+        self.left_bytes = most_bytes(archive_bytes)
+
+
+def read_members(
+    stream: BinaryIO, kind: str, compression: str, limits: Limits, budget: Budget | None = None
+) -> Iterator[Member]:
+    """(name, format, stream) of each member with a reader; a stream is valid until the next one.
+
+    budget: for an archive within another.
+    """
+    if kind == "zip":
+        return _read_zip(stream, limits, budget)
+    return _read_tar(stream, compression, limits, budget)
 
 
 def _broken(error: str) -> Fault:
     return Fault(1, None, error, ends=True)
 
 
-def _read_zip(stream: BinaryIO, limits: Limits) -> Iterator[Member]:
+def _read_zip(stream: BinaryIO, limits: Limits, budget: Budget | None) -> Iterator[Member]:
     try:
-        archive = zipfile.ZipFile(cast(IO[bytes], _ShortReads(stream)))
+        archive = zipfile.ZipFile(cast(IO[bytes], ShortReads(stream)))
     except ZIP_TROUBLE as error:
         _require_no_disk_trouble(error)
         yield _broken(f"broken zip: {type(error).__name__}")
@@ -87,13 +102,15 @@ def _read_zip(stream: BinaryIO, limits: Limits) -> Iterator[Member]:
                 yield _broken(f"broken zip: a member cannot be opened ({type(error).__name__})")
                 continue
             with member:
-                sound = SoundMember(member, most_bytes(entry.compress_size))
+                sound = SoundMember(member, budget, most_bytes(entry.compress_size))
                 yield from _as_member(names.name(entry.filename), form, sound, limits)
             if sound.damage:
                 yield _broken(f"broken zip: a member is damaged ({sound.damage})")
 
 
-def _read_tar(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Member]:
+def _read_tar(
+    stream: BinaryIO, compression: str, limits: Limits, budget: Budget | None
+) -> Iterator[Member]:
     sound = SoundBytes(stream, compression, limits)
     buffered = io.BufferedReader(sound, 1 << 16)
     names, left_hole_bytes = _Names(), limits.spooled_bytes
@@ -112,7 +129,7 @@ def _read_tar(stream: BinaryIO, compression: str, limits: Limits) -> Iterator[Me
                 yield SKIPPED
                 continue
             with member:
-                part = SoundMember(member)
+                part = SoundMember(member, budget)
                 yield from _as_member(names.name(entry.name), form, part, limits)
             if part.damage:
                 yield _broken(f"broken tar: a member is damaged ({part.damage})")
@@ -169,7 +186,7 @@ def _lzma_dictionary_bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> 
         return int.from_bytes(member.read(LZMA_HEADER_BYTES)[LZMA_DICTIONARY], "little")
 
 
-class _ShortReads:
+class ShortReads:
     """A file for the library of zip archives, which reads as much at once as a header says."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -195,8 +212,10 @@ def _goes_on(stream: io.BufferedIOBase) -> bool:
 class SoundMember(io.RawIOBase):
     """A member as a stream that ends where it stops being sound."""
 
-    def __init__(self, member: IO[bytes], max_bytes: int | None = None) -> None:
-        self._member, self._left_bytes = member, max_bytes
+    def __init__(
+        self, member: IO[bytes], budget: Budget | None = None, max_bytes: int | None = None
+    ) -> None:
+        self._member, self._budget, self._left_bytes = member, budget, max_bytes
         self.damage: str | None = None
 
     def readable(self) -> bool:
@@ -215,6 +234,11 @@ class SoundMember(io.RawIOBase):
             self._left_bytes -= len(data)
             if self._left_bytes < 0:
                 self.damage = f"it expands by more than {MAX_DEFLATE_RATIO:,} times"
+                return 0
+        if self._budget is not None:
+            self._budget.left_bytes -= len(data)
+            if self._budget.left_bytes < 0:
+                self.damage = "archives in archives expand to more than they may"
                 return 0
         buffer[: len(data)] = data
         return len(data)
@@ -252,4 +276,4 @@ def _steps(name: str) -> list[str]:
 def _member_format(name: str) -> Format | None:
     form = format_of(name)
     hidden = any(step.startswith((".", "__MACOSX")) and step != ".." for step in _steps(name))
-    return None if form is None or hidden or form.kind in ARCHIVES else form
+    return None if form is None or hidden else form

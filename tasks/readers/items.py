@@ -78,6 +78,18 @@ class Columns(NamedTuple):
         return filled | {self.text: text}
 
 
+def find_column(values: dict[str, Any], column: str) -> tuple[dict[str, Any], str] | None:
+    """(the object that holds a column, its name there). `a.b` is member b of column a, where no
+    column has the whole name."""
+    while column not in values:
+        outer, _, column = column.partition(".")
+        inner = values.get(outer)
+        if not column or type(inner) is not dict:
+            return None
+        values = inner
+    return values, column
+
+
 Reader = Callable[[BinaryIO, str, str, Columns, Limits], Iterator[Item]]
 """(stream, its compression, name of the file, columns, limits) -> items in file order."""
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import orjson
 
 from tasks.readers.bytestreams import DamagedStream, read_blocks
-from tasks.readers.items import Columns, Fault, Item, Record, damaged, json_type
+from tasks.readers.items import Columns, Fault, Item, Record, damaged, find_column, json_type
 from tasks.readers.jsonlines import may_be_rounded, read_lines, read_odd_line
 from tasks.readers.jsonvalues import BOM, Value, Values, opens_values
 from tasks.readers.recordlimits import Limits
@@ -92,7 +92,7 @@ def _as_one_without_records(items: Iterator[Item], columns: Columns, unit: str) 
         yield Fault(1, 0, "no records: an empty JSON array")
     else:
         yield from faults
-    if isinstance(item, Record) and not count and columns.text not in item.values:
+    if isinstance(item, Record) and not count and not find_column(item.values, columns.text):
         second = next(items, None)
         yield item if second is not None else _describe(item, columns)
         item = second

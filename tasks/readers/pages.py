@@ -1,4 +1,4 @@
-"""Has pages of unknown encoding read in a sandbox (tasks.runtime.sandbox; the other side is
+"""Has pages and documents read in a sandbox (tasks.runtime.sandbox; the other side is
 tasks.ingest.pagetext).
 
 A page can be made that takes hours to read, so none is read in the process that must go on. Order
@@ -8,6 +8,7 @@ and answer are a JSON header and bytes, one frame each.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,12 +20,13 @@ READ_PAGE = "tasks.ingest.pagetext:read_page"
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A text that is still bytes: its encoding is to be found, and where it is HTML, its text."""
+    """A text that is still bytes: its encoding is to be found, and its text extracted."""
 
     data: bytes
     charset: str | None
     """What the transport says about the encoding; None where it says nothing."""
-    is_html: bool
+    kind: str
+    """`html`, `text`, or a format of tasks.ingest.extraction."""
     codings: tuple[str, ...] = ()
     """What the transport did to the bytes, in order: `chunked`, `gzip`, `deflate`, `br`, `zstd`."""
 
@@ -37,10 +39,12 @@ class PageText(NamedTuple):
     """The text of a page, and what was found out about it on the way."""
 
     text: str
-    title: str | None
-    encoding: str
-    repaired: bool
+    title: str | None = None
+    encoding: str | None = None
+    repaired: bool = False
     """Whether bytes without a meaning became U+FFFD."""
+    values: Mapping[str, str] = {}
+    """`language`, `added` and `license`, where the document says so."""
 
 
 def extract(
@@ -49,7 +53,7 @@ def extract(
     """The text of a page. Raises BrokenPage, OutOfBounds."""
     header = {
         "charset": page.charset,
-        "html": page.is_html,
+        "kind": page.kind,
         "codings": page.codings,
         "main_content": main_content,
         "max_bytes": limits.record_bytes,
@@ -57,7 +61,7 @@ def extract(
     answer, text = split_frame(sandbox.call(join_frame(header, page.data)))
     if "error" in answer:
         raise BrokenPage(answer["error"])
-    return PageText(text.decode("utf-8"), answer["title"], answer["encoding"], answer["repaired"])
+    return PageText(**{**answer, "text": text.decode("utf-8")})
 
 
 def join_frame(header: dict[str, Any], data: bytes) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 from llm_core.config import ConfigError
 from tasks.readers import Columns, Fault, Record, read_streams
 from tasks.readers.formats import format_of, known_formats
+from tasks.readers.items import find_column
 
 
 def check_text_files(name: str, files: tuple[Path, ...]) -> None:
@@ -27,7 +28,8 @@ def check_text_files(name: str, files: tuple[Path, ...]) -> None:
 def texts_of_file(path: Path, text_column: str) -> Iterator[str]:
     """The texts of a file's records, in order; records without a text are passed over."""
     for record in records_of_file(path, text_column):
-        if isinstance(record, Record) and isinstance(text := record.values.get(text_column), str):
+        found = find_column(record.values, text_column) if isinstance(record, Record) else None
+        if found and isinstance(text := found[0][found[1]], str):
             yield text
 
 

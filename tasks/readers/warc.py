@@ -87,7 +87,8 @@ def _read_record(position: int, headers: Any, body: bytes, number: int, columns:
         codings = _codings(http) if http is not None else ()
         if len(codings) > MAX_CODINGS:
             return Fault(number, position, f"broken HTTP: {len(codings)} layers of encoding")
-        text = Encoded(body, _charset(parameters), media_type in HTML_TYPES, codings)
+        kind = "html" if media_type in HTML_TYPES else "text"
+        text = Encoded(body, _charset(parameters), kind, codings)
     values = {name: value for name, value in details.items() if value}
     return Record(position, number, position, values | columns.values(text, **known))
 

@@ -23,8 +23,8 @@ class ShardsConfig:
     """documents encodes the documents of this run. megatron and datasets read the tokens that
     another engine has written in the folder `path`."""
     path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """Folder with train.bin and train.idx, or with train/state.json, and the same for validation;
-    its content is in the key."""
+    """Folder with train.bin and train.idx, PREFIX_text_document.bin and .idx, or train/state.json,
+    and the same for validation; or such a PREFIX_text_document. Its content is in the key."""
 
     whole_chain: bool = field(default=False, metadata=NOT_IN_KEY)
     """In a chain of runs (`dedup.chain`): start with the shards of the previous run, byte for byte,

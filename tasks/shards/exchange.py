@@ -5,7 +5,7 @@
 and of document borders (uint64 each), then the length of each sequence (int32), its place in the
 .bin in bytes (int64), and the borders (int64, 0 first): the layout that Megatron-LM's
 `indexed_dataset.py` describes. A document is one sequence. It knows no unsigned 32-bit type, so
-wide ids become int32.
+wide ids become int32. Imports also take the names that Megatron's own `preprocess_data.py` writes.
 
 `datasets`: a folder that Hugging Face's `load_from_disk` reads as a DatasetDict:
 `dataset_dict.json`, and per split `data-*.arrow` streams with `dataset_info.json` and `state.json`.
@@ -47,6 +47,8 @@ HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Integer types by the code of an .idx file."""
 
+WRITTEN_NAMES = "*_document.idx"
+HELD_OUT_PREFIXES, TEST_PREFIX = ("validation", "valid", "val_"), "test"
 ROWS_PER_BATCH = 1024
 MAX_STATE_BYTES = 16 << 20
 
@@ -101,10 +103,32 @@ def export_megatron(shards: TokenShards, out_dir: Path) -> int:
     return len(lengths)
 
 
+def megatron_indexes(folder: Path, split: str) -> list[Path]:
+    """The indexes of a split: `train.idx`, else the `PREFIX_text_document.idx` that Megatron's
+    `preprocess_data.py` writes, those of a prefix like `valid` for validation. `folder` may also be
+    such a prefix itself. Those of tests are left alone."""
+    alone = folder.with_name(f"{folder.name}.idx")
+    if split == "train" and not folder.is_dir() and alone.is_file():
+        return [alone]
+    if (named := folder / f"{split}.idx").exists():
+        return [named]
+    found = {path: path.name.startswith(HELD_OUT_PREFIXES) for path in folder.glob(WRITTEN_NAMES)}
+    return sorted(
+        path
+        for path, is_held_out in found.items()
+        if is_held_out == (split != "train") and not path.name.startswith(TEST_PREFIX)
+    )
+
+
 def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
-    """Documents of a `.bin`/`.idx` pair, empty ones too; sequences of one document are joined.
-    Raises ExchangeError."""
-    index, data = folder / f"{split}.idx", folder / f"{split}.bin"
+    """Documents of the `.bin`/`.idx` pairs of a split. Raises ExchangeError."""
+    for index in megatron_indexes(folder, split) or [folder / f"{split}.idx"]:
+        yield from _read_pair(index)
+
+
+def _read_pair(index: Path) -> Iterator[ForeignDocument]:
+    """Documents of a pair, empty ones too; sequences of one document are joined."""
+    data = index.with_suffix(".bin")
     content = _bytes(index)
     try:
         magic, version, code, num_sequences, num_borders = HEADER.unpack_from(content)
@@ -192,10 +216,17 @@ def _value(kind: str) -> dict[str, str]:
     return {"dtype": kind, "_type": "Value"}
 
 
+def dataset_folder(folder: Path, split: str) -> Path:
+    """Where a split of a saved dataset is: a dataset that was saved without splits is the train
+    split."""
+    is_alone = split == "train" and (folder / "state.json").exists()
+    return folder if is_alone else folder / split
+
+
 def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
     """Documents of a split of a saved dataset: `input_ids`; `id`, `source`, `language` where there
     are. Raises ExchangeError."""
-    state = folder / split / "state.json"
+    state = dataset_folder(folder, split) / "state.json"
     try:
         names = [entry["filename"] for entry in read_json(state, MAX_STATE_BYTES)["_data_files"]]
     except (UnreadableJson, OSError, KeyError, TypeError) as error:
@@ -207,7 +238,7 @@ def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
                 f"{state} names {name!r}, which is not an .arrow file of its folder; save the"
                 " dataset again"
             )
-        file = folder / split / name
+        file = state.with_name(name)
         try:
             with file.open("rb") as stream:
                 require_small_bodies(stream, USUAL)
@@ -259,17 +290,25 @@ def _rows(batch: pa.RecordBatch) -> Iterator[ForeignDocument]:
 
 
 def has_split(form: str, folder: Path, split: str) -> bool:
-    index = f"{split}.idx" if form == "megatron" else f"{split}/state.json"
-    return (folder / index).exists()
+    if form == "megatron":
+        return bool(megatron_indexes(folder, split))
+    return (dataset_folder(folder, split) / "state.json").exists()
 
 
 def foreign_files(form: str, folder: Path) -> dict[str, Path]:
     """{name: file} of what an import reads. Raises ConfigError where split train is not there."""
     if not has_split(form, folder, "train"):
-        wanted = "train.idx and train.bin" if form == "megatron" else "train/state.json"
+        wanted = "train/state.json"
+        if form == "megatron":
+            wanted = "train.idx or PREFIX_text_document.idx, with a .bin"
         raise ConfigError(f"path ({folder}) has no {wanted}; name a folder of {form} data")
-    patterns = ("*.idx", "*.bin") if form == "megatron" else ("*/state.json", "*/*.arrow")
-    files = sorted(path for pattern in patterns for path in folder.glob(pattern))
+    if form == "megatron":
+        indexes = [index for split in SPLITS for index in megatron_indexes(folder, split)]
+        files = sorted(path for one in indexes for path in (one, one.with_suffix(".bin")))
+        return {path.name: path for path in files if path.exists()}
+    places = [dataset_folder(folder, split) for split in SPLITS]
+    files = sorted({path for one in places for path in (*one.glob("*.arrow"), one / "state.json")})
+    files = [path for path in files if path.exists()]
     return {str(path.relative_to(folder)): path for path in files}
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.fuzz.targets import Target
+from tests.fuzz.target import Target
 from tests.fuzz.worker import Counts, fork
 
 NUM_WORKERS = 2

@@ -6,28 +6,15 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from llm_core.config import ConfigError
-from tests.support.data.input_files import (
-    COLUMNS,
-    COMPRESS,
-    every_format,
-    http_response,
-    warc_record,
-)
+from tests.fuzz.reader_targets import reader_targets
+from tests.fuzz.target import Target
 
-Read = Callable[[bytes, Path], object]
-RECORDS = [{"id": f"r{i}", "text": f'text {i} "größere" 数据\n', "url": f"u{i}"} for i in range(6)]
-PAGE = http_response(
-    b"<html><body><p>words</p></body></html>",
-    "Content-Type: text/html",
-    "Transfer-Encoding: chunked",
-)
 PRELOADED = (
     *("llm_core.checkpoint.folders", "llm_core.checkpoint.reader", "llm_core.huggingface.export"),
     *(
@@ -38,88 +25,15 @@ PRELOADED = (
     ),
     *(
         "tasks.ingest.pagetext",
+        "mwparserfromhell",
+        "pylatexenc.latex2text",
+        "pypdfium2",
         "tasks.readers",
         "tasks.readers.recordlimits",
         "tasks.tokenizer.files",
     ),
 )
 """The modules that targets import when they read."""
-
-
-class Target(NamedTuple):
-    seeds: Sequence[bytes]
-    read: Read
-    refusals: tuple[type[Exception], ...] = ()
-
-
-def _reader(name: str, finish: Callable[[bytes], bytes] = bytes) -> Read:
-    def read(data: bytes, folder: Path) -> None:
-        from tasks.readers import read_streams
-        from tasks.readers.recordlimits import Limits
-
-        for _, items in read_streams(
-            io.BytesIO(finish(data)), name, COLUMNS, limits=Limits(1 << 22)
-        ):
-            for _ in items:
-                pass
-
-    return read
-
-
-def _page(coding: str, compress: Callable[[bytes], bytes]) -> Read:
-    def read(data: bytes, folder: Path) -> None:
-        from tasks.ingest.pagetext import read_page
-        from tasks.readers.pages import join_frame
-
-        order = {
-            "charset": None,
-            "html": True,
-            "codings": [coding],
-            "main_content": True,
-            "max_bytes": 1 << 22,
-        }
-        read_page(join_frame(order, compress(data)))
-
-    return read
-
-
-def _with_checksums(data: bytes) -> bytes:
-    """A tar archive whose headers have the checksums of what is in them."""
-    blocks = bytearray(data)
-    for begin in range(0, len(blocks) - 511, 512):
-        if blocks[begin + 257 : begin + 262] == b"ustar":
-            blocks[begin + 148 : begin + 156] = b" " * 8
-            blocks[begin + 148 : begin + 156] = b"%06o\0 " % sum(blocks[begin : begin + 512])
-    return bytes(blocks)
-
-
-def _readers() -> dict[str, Target]:
-    files = every_format(RECORDS) | {
-        "page.html": b"<!doctype html><title>a</title><p>words",
-        "page.txt": "größere 数据\n".encode(),
-        "r.warc": warc_record(
-            "response", PAGE, Content_Type="application/http", WARC_Target_URI="http://a.example/"
-        ),
-        "array.json": json.dumps(RECORDS, indent=1).encode(),
-    }
-    targets = {f"reader {name}": Target([data], _reader(name)) for name, data in files.items()}
-    # Changes of what is compressed, and of headers whose checksums hold, go deeper than those of a
-    # file.
-    for name, compress in (
-        ("r.jsonl.gz", COMPRESS[".gz"]),
-        ("r.warc.wet.gz", COMPRESS[".gz"]),
-        ("r.csv.zst", COMPRESS[".zst"]),
-    ):
-        targets[f"within {name}"] = Target(
-            [files[name.rpartition(".")[0]]], _reader(name, compress)
-        )
-    html, gz = files["page.html"], COMPRESS[".gz"](files["page.html"])
-    targets["page"] = Target([html], _page("chunked", bytes))
-    targets["page in gzip"] = Target([gz], _page("gzip", bytes))
-    targets["page in zstd"] = Target([COMPRESS[".zst"](html)], _page("zstd", bytes))
-    targets["within page"] = Target([html], _page("gzip", COMPRESS[".gz"]))
-    targets["within r.tar"] = Target([files["r.tar"]], _reader("r.tar", _with_checksums))
-    return targets
 
 
 def _fasttext(data: bytes, folder: Path) -> None:
@@ -326,7 +240,7 @@ def targets(folder: Path) -> Mapping[str, Target]:
 
     progress = {"step": 7, "val_loss": 1.5, "files": {"a": [3, "digest"]}, "made_with": {"seed": 1}}
     state = {"_data_files": [{"filename": "b.arrow"}]}
-    return _readers() | {
+    return reader_targets() | {
         "fasttext": Target(_fasttext_models(folder), _fasttext, (ConfigError, ValueError)),
         "tokenizer": Target(_tokenizers(), _tokenizer, (ConfigError,)),
         "import megatron": Target([_megatron_index()], _megatron, (ExchangeError,)),

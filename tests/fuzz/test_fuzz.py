@@ -20,7 +20,7 @@ import os, sys
 from pathlib import Path
 from tests.fuzz import worker
 from tests.fuzz.campaign import fuzz, table
-from tests.fuzz.targets import Target
+from tests.fuzz.target import Target
 
 def read(data, folder):
     if data != b"sound":

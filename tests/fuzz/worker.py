@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 
 from tests.fuzz.changes import changed, draw_changes
-from tests.fuzz.targets import Target
+from tests.fuzz.target import Target
 
 HANG_S = 10
 MEMORY_BYTES = 2 << 30

@@ -1,2 +1,2 @@
-"""Reads Parquet and Arrow files, after a look at the memory that they would take. Begin with
-arrowtables.py."""
+"""Reads tables: Parquet and Arrow, after a look at the memory that they would take; shards of
+MosaicML; databases and queries. Begin with arrowtables.py."""

@@ -44,6 +44,8 @@ REPAIRS = {
     "BOM": "byte order mark",
     "CRLF": "Windows line end",
     "LONE_SURROGATE": "lone surrogate",
+    "RECODED": "other encoding than UTF-8",
+    "ENCODING": "undecodable byte of a page",
 }
 
 
@@ -69,6 +71,7 @@ def documents_section(run: Run) -> Section:
         ),
         "lengths": _lengths(ingest),
         "quarantined": run.counters("ingest").number("quarantined"),
+        "quarantined_by": most_first(run.counters("ingest").group("quarantined_by")),
         "repaired": _repaired(run.counters("ingest")),
         "quarantine": [
             (

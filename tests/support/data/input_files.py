@@ -170,7 +170,9 @@ def read_items(path: Path, layout: Layout = BY_NAME) -> list[Item]:
         ]
 
 
-def read_bytes(name: str, data: bytes, limits: Limits = USUAL) -> list[Item]:
+def read_bytes(
+    name: str, data: bytes, limits: Limits = USUAL, layout: Layout = BY_NAME
+) -> list[Item]:
     """What a reader makes of the bytes of a file of this name."""
-    streams = read_streams(io.BytesIO(data), name, COLUMNS, BY_NAME, limits)
+    streams = read_streams(io.BytesIO(data), name, COLUMNS, layout, limits)
     return [item for _, items in streams for item in items]

@@ -92,6 +92,7 @@ def run_counters() -> dict[str, Any]:
             "kept": 1386,
             "dropped": {"EMPTY": 2},
             "quarantined": 5,
+            "quarantined_by": {"broken JSON": 2, "invalid UTF-8": 3},
             "bytes": 6_412_345,
             "repaired": {"NUL": 1, "BOM": 2, "CRLF": 14, "LONE_SURROGATE": 0},
         },

@@ -149,12 +149,12 @@ def test_file_listed_twice_is_read_once(tmp_path, monkeypatch) -> None:
 
 def test_paths_that_cannot_be_read_are_named(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.docx").write_text("x")
+    (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04")
     write_jsonl(tmp_path / "in" / "a.jsonl", RECORDS)
     for paths, word in (
         (["nowhere.jsonl"], "nowhere.jsonl"),
         (["no/*.jsonl"], "no/*.jsonl"),
-        (["a.docx"], ".jsonl"),
+        (["a.xlsx"], "it is a zip archive"),
         ([], "source.paths"),
     ):
         with pytest.raises(ConfigError, match=word.replace("*", r"\*")):

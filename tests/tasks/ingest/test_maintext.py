@@ -130,7 +130,7 @@ def test_a_page_of_all_control_characters_is_broken_only_if_one_is_needed() -> N
         Sandbox(READ_PAGE, 10.0, 1 << 30) as sandbox,
         pytest.raises(BrokenPage, match="every control character"),
     ):
-        extract(Encoded(f"<p>a{raw}<b>我</b>".encode(), None, True), sandbox, main_content=True)
+        extract(Encoded(f"<p>a{raw}<b>我</b>".encode(), None, "html"), sandbox, main_content=True)
 
 
 def test_a_table_of_more_characters_than_codes_is_kept() -> None:
@@ -299,7 +299,7 @@ def test_pages_of_each_language_keep_their_text_and_lose_their_boilerplate(langu
         f"</main><aside>{menu}</aside><footer><p>{rights}</p></footer></body></html>"
     )
     with Sandbox(READ_PAGE, 10.0, 1 << 30) as sandbox:
-        found = extract(Encoded(page.encode(), None, True), sandbox, main_content=True)
+        found = extract(Encoded(page.encode(), None, "html"), sandbox, main_content=True)
     assert visible(found.text) == visible(VisibleText(page).text)
     assert rights not in found.text and menu not in found.text and found.title == menu
 

@@ -99,7 +99,7 @@ def test_files_of_a_site_are_read_like_files_here(
     address, folder, _ = site
     write_jsonl(folder / "data" / "a.jsonl", [{"text": "first"}])
     write_jsonl(folder / "data" / "b c.jsonl", [{"text": "second"}])
-    (folder / "data" / "notes.pdf").write_bytes(b"%PDF")
+    (folder / "data" / "notes.pptx").write_bytes(b"%PDF")
     by_glob = SourceConfig(name="s", paths=(f"{address}/data/*.jsonl",), cache=tmp_path / "cache")
     by_folder = SourceConfig(name="s", paths=(f"{address}/data/",), cache=tmp_path / "cache")
     here = SourceConfig(name="s", paths=(str(folder / "data"),))
@@ -225,7 +225,7 @@ def test_names_are_relative_to_what_the_addresses_have_in_common(
     [
         ("{site}/nowhere.jsonl", ["nowhere.jsonl cannot be read", "HTTP status 404"]),
         ("{site}/empty/*.jsonl", ["names no file with a reader"]),
-        ("{site}/a.pdf", ["a.pdf has no reader"]),
+        ("{site}/a.pptx", ["a.pptx has no reader"]),
         ("http://127.0.0.1:9/a.jsonl", ["127.0.0.1:9/a.jsonl cannot be read", "run again"]),
         ("http://me:secret@127.0.0.1:9/a.jsonl", ["http://127.0.0.1/a.jsonl comes with a user"]),
         (
@@ -244,7 +244,7 @@ def test_address_that_cannot_be_read_is_one_line_without_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs.core", None)
-    (site[1] / "a.pdf").touch()
+    (site[1] / "a.pptx").touch()
     empty_dir(site[1] / "empty")
     with pytest.raises(ConfigError) as caught:
         list_files([path.format(site=site[0])], None, tmp_path / "cache")

@@ -21,7 +21,13 @@ def test_repairs_are_made_and_counted_per_document(tmp_path) -> None:
     )
     artifact = ingest_files(tmp_path, "out", [tmp_path / "a.jsonl"])
     assert texts(artifact) == ["a", "bc", "d\n\ne\r", "f\ufffdg"]
-    assert artifact.counters["repaired"] == {"NUL": 1, "BOM": 2, "CRLF": 1, "LONE_SURROGATE": 1}
+    assert artifact.counters["repaired"] == {
+        "NUL": 1,
+        "BOM": 2,
+        "CRLF": 1,
+        "LONE_SURROGATE": 1,
+        "RECODED": 0,
+    }
     assert json.loads(read_documents(artifact)[3]["metadata"]) == {"m": "\ufffd"}
 
 

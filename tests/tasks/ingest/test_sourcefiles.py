@@ -69,7 +69,7 @@ def test_link_to_nothing_is_an_error_and_no_silence(folder: Path, entry: str) ->
     with pytest.raises(ConfigError, match=r"lost\.jsonl is a link to nothing"):
         names(folder / entry)
     (folder / "lost.jsonl").unlink()
-    (folder / "lost.pdf").symlink_to(folder / "gone.pdf")
+    (folder / "lost.pptx").symlink_to(folder / "gone.pptx")
     assert "a.jsonl" in names(folder / entry)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.readers import Record, Skipped, read_streams
+from tasks.readers import Fault, Record, Skipped, codecs, read_streams
 from tests.support.data.every_format import FILES, WANTED, faults, found
-from tests.support.data.input_files import COLUMNS, as_tar, as_zip, read_items
+from tests.support.data.input_files import COLUMNS, as_tar, as_zip, read_bytes, read_items
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -51,13 +51,38 @@ def test_members_without_a_reader_are_skipped_and_members_of_one_name_are_told_a
     for name, data in (("m.zip", as_zip(members)), ("m.tar", as_tar(members))):
         (tmp_path / name).write_bytes(data)
         items = read_items(tmp_path / name)
-        assert [i.values["text"] for i in items if isinstance(i, Record)] == ["plain", "a"]
-        assert [i.kind for i in items if isinstance(i, Skipped)] == ["archive_member"] * 3
+        assert [i.values["text"] for i in items if isinstance(i, Record)] == ["plain", "a", "a"]
+        assert [i.kind for i in items if isinstance(i, Skipped)] == ["archive_member"] * 2
     twice = as_tar({"d.jsonl": line})[:1024] * 2 + b"\0" * 1024
     names = [
         name for name, items in read_streams(io.BytesIO(twice), "twice.tar", COLUMNS) if list(items)
     ]
     assert names == ["twice.tar!d.jsonl", "twice.tar!d.jsonl#2"]
+
+
+def test_archives_in_archives_are_read_a_few_levels_deep() -> None:
+    data = b'{"text": "a"}\n'
+    name = "d.jsonl"
+    for depth in range(1, 6):
+        as_archive, ending = [(as_zip, "zip"), (as_tar, "tar")][depth % 2]
+        data, name = as_archive({name: data}), f"{depth}.{ending}"
+        streams = [(n, list(i)) for n, i in read_streams(io.BytesIO(data), name, COLUMNS)]
+        ((inner, (item,)),) = streams
+        if depth <= 4:
+            assert isinstance(item, Record) and inner.count("!") == depth
+        else:
+            assert isinstance(item, Fault) and item.error.startswith("over the limit: an archive")
+
+
+def test_archives_in_archives_expand_no_more_than_one_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "FREE_BYTES", 1 << 20)
+    lines = b'{"text": "a"}\n' * 200_000
+    inner = as_zip({"d.jsonl": lines})
+    assert len(read_bytes("a.zip", inner)) == 200_000
+    twice = as_zip({"one.zip": as_zip({f"{i}.jsonl": lines for i in range(9)})})
+    items = read_bytes("a.zip", twice)
+    assert any("archives in archives expand" in f.error for f in faults(items))
+    assert len(items) < 1_800_000
 
 
 def test_members_are_named_without_the_folder_that_an_archive_was_made_in() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tasks.readers import Fault, Layout, Record
 from tasks.readers.formats import format_of
 from tests.support.data.every_format import FILES, WANTED, faults, found
-from tests.support.data.input_files import COMPRESS, as_tar, read_items
+from tests.support.data.input_files import COMPRESS, as_tar, as_zip, read_bytes, read_items
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,10 @@ def test_a_known_ending_wins_over_what_a_source_says() -> None:
         ".xz",
     )
     assert format_of("a.parquet.gz", "jsonl") is None and format_of("part-0.gz", "parquet") is None
-    assert format_of("part-0", "parquet") == ("parquet", "") and format_of("part-0", "docx") is None
+    assert format_of("part-0", "parquet") == ("parquet", "") and format_of("part-0", "pptx") is None
+
+
+SPREADSHEET = as_zip({"[Content_Types].xml": b"", "xl/workbook.xml": b""})
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
@@ -80,19 +83,10 @@ def test_tables_are_read_under_another_name(table: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        (
-            "a.jsonl",
-            FILES["r.zip"],
-            "a zip archive (also .docx, .xlsx, .epub) under the name of jsonl; rename",
-        ),
-        ("a.csv", FILES["r.tar"], "a tar archive under the name of csv; rename"),
-        (
-            "a.txt",
-            b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj",
-            "a PDF file under the name of text; rename",
-        ),
+        ("a.jsonl", SPREADSHEET, "a spreadsheet under the name of jsonl; rename"),
+        ("a.docx", SPREADSHEET, "a spreadsheet under the name of docx; rename"),
         ("a.html", b"\x89PNG\r\n\x1a\n", "a picture under the name of html; rename"),
-        ("a.parquet", FILES["r.jsonl"], "plain text under the name of parquet; rename it"),
+        ("a.parquet", FILES["r.csv"], "plain text under the name of parquet; rename it"),
         ("a.zip", FILES["r.csv"], "plain text under the name of zip; rename it"),
         (
             "a.parquet",
@@ -137,3 +131,48 @@ def test_a_text_that_begins_like_a_magic_number_stays_a_text(text: str, tmp_path
     (tmp_path / "a.txt").write_text(text)
     (record,) = read_items(tmp_path / "a.txt")
     assert isinstance(record, Record) and record.values["text"] == text
+
+
+@pytest.mark.parametrize("content", ["r.jsonl", "r.zip", "r.tar", "r.warc.wet", "r.parquet"])
+def test_content_is_read_under_any_other_name_and_under_none(content: str, tmp_path: Path) -> None:
+    for name in ("r.csv", "r.parquet", "r.html", "r.zip", "r.txt", "part-0"):
+        # A text may be JSON, and a zip archive may have anything before it.
+        if (name, content) in (("r.txt", "r.jsonl"), ("r.zip", "r.tar")):
+            continue
+        (tmp_path / name).write_bytes(FILES[content])
+        items = read_items(tmp_path / name, Layout("auto"))
+        assert found(items) == WANTED and not faults(items), name
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".bz2", ".xz"])
+def test_files_without_a_name_are_read_by_their_content(suffix: str) -> None:
+    read = {
+        "jsonl": read_bytes("part-0", COMPRESS[suffix](FILES["r.jsonl"]), layout=Layout("auto")),
+        "text": read_bytes("LICENSE", COMPRESS[suffix](b"Some words."), layout=Layout("auto")),
+    }
+    assert found(read["jsonl"]) == WANTED and [i.values["text"] for i in read["text"]] == [  # type: ignore[union-attr]
+        "Some words."
+    ]
+    (fault,) = read_bytes("core", COMPRESS[suffix](bytes(range(256))), layout=Layout("auto"))
+    assert isinstance(fault, Fault) and "binary data under no known name" in fault.error
+
+
+MAILBOX = b"From a@b.example Sun Nov 29 07:54:49 2026\nSubject: x\n\nwords\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind"),
+    [
+        ("a.txt", b"<!DOCTYPE html>\n<p>words", "html"),
+        ("a.jsonl", b"  <html lang=en><p>words", "html"),
+        ("a.txt", MAILBOX, "mail"),
+        ("a.txt", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj", "pdf"),
+        ("a.zip", as_zip({"META-INF/container.xml": b""}), "epub"),
+        ("a.txt", as_zip({"word/document.xml": b""}), "docx"),
+        ("a.tex", b"<html>", "latex"),
+        ("a.eml", b"<html>", "mail"),
+    ],
+)
+def test_documents_are_known_by_their_content(name: str, data: bytes, kind: str) -> None:
+    (record,) = read_bytes(name, data)
+    assert isinstance(record, Record) and record.values["text"].kind == kind

@@ -15,7 +15,8 @@ from fastwarc.stream_io import BrotliWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.ingest.pagetext import Encoding, decode, read_page
+from tasks.ingest.decoding import Encoding, decode
+from tasks.ingest.pagetext import read_page
 from tasks.readers.pages import READ_PAGE, BrokenPage, Encoded, extract
 from tasks.readers.recordlimits import Limits
 from tasks.runtime.code import ROOT
@@ -33,9 +34,9 @@ HERE = Here(READ_PAGE, 1.0, 1 << 30)
 
 
 def text_of(
-    data: bytes, charset: str | None = None, is_html: bool = True, codings: tuple[str, ...] = ()
+    data: bytes, charset: str | None = None, kind: str = "html", codings: tuple[str, ...] = ()
 ) -> str:
-    return extract(Encoded(data, charset, is_html, codings), HERE, main_content=False).text
+    return extract(Encoded(data, charset, kind, codings), HERE, main_content=False).text
 
 
 KOREAN, GERMAN, JAPANESE = "아파치 서버 설명서", "Übergrößenträger", "日本語の文章です。"
@@ -61,7 +62,7 @@ OLD_META = b'<meta http-equiv="content-type" content="text/html; charset=shift_j
 )
 def test_encoding_is_found(data: bytes, charset: str | None, text: str, encoding: str) -> None:
     page = extract(
-        Encoded(b"<p>" + data if data[0] < 128 else data, charset, True), HERE, main_content=False
+        Encoded(b"<p>" + data if data[0] < 128 else data, charset, "html"), HERE, main_content=False
     )
     assert page.text == text
     assert (page.encoding.replace("-", "").replace("_", ""), page.repaired) == (
@@ -89,7 +90,7 @@ def test_any_bytes_become_some_text(data: bytes, charset: str | None, is_html: b
     text.encode(
         "utf-8", "strict" if not any("\ud800" <= c <= "\udfff" for c in text) else "replace"
     )
-    assert isinstance(text_of(data, charset, is_html), str)
+    assert isinstance(text_of(data, charset, "html" if is_html else "text"), str)
 
 
 def chunked(data: bytes, size: int = 5) -> bytes:
@@ -115,7 +116,7 @@ BODY = ("<p>" + GERMAN * 9).encode()
     ],
 )
 def test_what_the_transport_did_is_undone(data: bytes, codings: tuple[str, ...]) -> None:
-    assert text_of(data, None, True, codings) == GERMAN * 9
+    assert text_of(data, None, "html", codings) == GERMAN * 9
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_body_that_is_not_what_it_says_is_a_fault(
     data: bytes, codings: tuple[str, ...], error: str
 ) -> None:
     with pytest.raises(BrokenPage, match=error):
-        text_of(data, None, True, codings)
+        text_of(data, None, "html", codings)
 
 
 def in_brotli(data: bytes) -> bytes:
@@ -155,7 +156,7 @@ def in_brotli(data: bytes) -> bytes:
 def test_a_body_over_the_limit_is_refused_while_it_is_decompressed(
     compress: Callable[[bytes], bytes], coding: str
 ) -> None:
-    page, limits = Encoded(compress(b"x" * 50_000_000), None, True, (coding,)), Limits(1 << 20)
+    page, limits = Encoded(compress(b"x" * 50_000_000), None, "html", (coding,)), Limits(1 << 20)
     tracemalloc.start()
     try:
         with pytest.raises(
@@ -165,17 +166,17 @@ def test_a_body_over_the_limit_is_refused_while_it_is_decompressed(
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
-    small = Encoded(compress(b"<p>" + b"x" * 1_000_000), None, True, (coding,))
+    small = Encoded(compress(b"<p>" + b"x" * 1_000_000), None, "html", (coding,))
     assert extract(small, HERE, True, limits).text == "x" * 1_000_000
 
 
 def test_main_content_leaves_navigation_out() -> None:
     body = b"<main><h1>Head</h1><p>" + b"Words of the text. " * 20 + b"</p></main>"
     page = b"<title> A\n title </title><nav><a href=x>Home</a></nav>" + body
-    found = extract(Encoded(page, None, True), HERE, main_content=True)
+    found = extract(Encoded(page, None, "html"), HERE, main_content=True)
     assert found.title == "A title"
     assert "Home" not in found.text and "Head" in found.text and found.text.count("Words") == 20
-    assert "Home" in extract(Encoded(page, None, True), HERE, main_content=False).text
+    assert "Home" in extract(Encoded(page, None, "html"), HERE, main_content=False).text
 
 
 def test_half_a_surrogate_pair_in_a_page_is_replaced() -> None:
@@ -188,7 +189,9 @@ def test_pages_of_the_sample_give_the_words_of_their_extracted_documents() -> No
     shares = []
     for raw in records.values():
         if raw["kind"] == "raw_html" and (reference := records.get(raw["meta"]["text_id"])):
-            found = extract(Encoded(raw["text"].encode(), None, True), HERE, main_content=True).text
+            found = extract(
+                Encoded(raw["text"].encode(), None, "html"), HERE, main_content=True
+            ).text
             words, wanted = set(found.split()), set(reference["text"].split())
             shares.append(len(words & wanted) / len(words | wanted))
     assert len(shares) >= 5 and sum(shares) / len(shares) > 0.97, shares

@@ -48,7 +48,7 @@ def test_response_is_a_record_with_its_address_date_and_type(tmp_path: Path) -> 
     _, record = read(tmp_path, first, page(b"\xb0\xa1", HTML, WARC_Truncated="length"))
     assert isinstance(record, Record)
     assert record.values == {
-        "text": Encoded(b"\xb0\xa1", "EUC-KR", True),
+        "text": Encoded(b"\xb0\xa1", "EUC-KR", "html"),
         "id": "urn:uuid:1",
         "url": "https://x.example/a",
         "added": "2026-11-27T00:00:00Z",
@@ -127,10 +127,10 @@ def test_plain_text_resources_and_types_without_a_header_are_records(tmp_path: P
     )
     texts = [i.values["text"] for i in items if isinstance(i, Record)]
     assert texts == [
-        Encoded(b"plain", None, False),
-        Encoded(b"<p>kept", None, True),
-        Encoded(b"<p>named", None, True),
-        Encoded(b"...", "EUC-KR", True, ("chunked", "br", "gzip")),
+        Encoded(b"plain", None, "text"),
+        Encoded(b"<p>kept", None, "html"),
+        Encoded(b"<p>named", None, "html"),
+        Encoded(b"...", "EUC-KR", "html", ("chunked", "br", "gzip")),
     ]
 
 

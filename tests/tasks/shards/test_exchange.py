@@ -18,7 +18,14 @@ from llm_core.data.shards import open_shards
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
 from tasks.shards.config import ShardsConfig
-from tasks.shards.exchange import ExchangeError, export_shards, read_datasets, read_megatron
+from tasks.shards.exchange import (
+    ExchangeError,
+    export_shards,
+    foreign_files,
+    has_split,
+    read_datasets,
+    read_megatron,
+)
 from tasks.shards.stage import write_shards
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import load_tokenizer
@@ -155,6 +162,41 @@ def test_hugging_face_datasets_loads_the_folder(made: tuple[Artifact, ...], tmp_
     assert [d.tokens.tolist() for d in read_datasets(tmp_path / "theirs", "train")] == [[5, 6], [7]]
 
 
+def test_megatron_files_are_found_by_the_names_of_its_own_script(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    names = ("b", "a", "valid_x", "test_x")
+    for number, name in enumerate(names):
+        write_megatron(tmp_path / name, [[number]])
+        folder.mkdir(exist_ok=True)
+        for ending in ("idx", "bin"):
+            made = tmp_path / name / f"train.{ending}"
+            made.rename(folder / f"{name}_text_document.{ending}")
+
+    def tokens(place: Path, split: str) -> list[list[int]]:
+        return [d.tokens.tolist() for d in read_megatron(place, split)]
+
+    assert (tokens(folder, "train"), tokens(folder, "validation")) == ([[1], [0]], [[2]])
+    assert sorted(foreign_files("megatron", folder)) == sorted(
+        f"{name}_text_document.{ending}" for name in names[:3] for ending in ("bin", "idx")
+    )
+    alone = folder / "b_text_document"
+    assert tokens(alone, "train") == [[0]] and not has_split("megatron", alone, "validation")
+    assert set(foreign_files("megatron", alone)) == {"b_text_document.bin", "b_text_document.idx"}
+    with pytest.raises(ConfigError, match="PREFIX_text_document.idx"):
+        foreign_files("megatron", tmp_path)
+
+
+def test_a_dataset_that_was_saved_without_splits_is_the_train_split(
+    made: tuple[Artifact, ...], tmp_path: Path
+) -> None:
+    export_shards(made[2], "datasets", tmp_path / "out")
+    alone = tmp_path / "out" / "train"
+    ours = [d.tokens.tolist() for d in open_shards(made[2].path, "train").documents()]
+    assert [d.tokens.tolist() for d in read_datasets(alone, "train")] == ours
+    assert not has_split("datasets", alone, "validation")
+    assert "state.json" in foreign_files("datasets", alone)
+
+
 def test_documents_without_an_end_or_a_validation_split_get_one(
     made: tuple[Artifact, ...], tmp_path: Path
 ) -> None:
@@ -274,7 +316,7 @@ def test_errors_say_what_to_do(made: tuple[Artifact, ...], tmp_path: Path) -> No
         export_shards(made[2], "megatrom", tmp_path / "out")
     with pytest.raises(ConfigError, match="is not empty; name a new folder"):
         export_shards(made[2], "megatron", made[2].path)
-    with pytest.raises(ConfigError, match=r"has no train\.idx and train\.bin"):
+    with pytest.raises(ConfigError, match=r"has no train\.idx or PREFIX_text"):
         ShardsConfig(form="megatron", path=tmp_path).input_files()
     with pytest.raises(
         ConfigError, match=r"shards\.path \(null\) must name a folder of megatron data"

@@ -1,0 +1,73 @@
+"""Extracts the text of a mail (RFC 5322, MIME).
+
+The body is the plain text, of which there may be several parts; where there is none, the text of
+the page. The subject becomes the title. Left out: addresses, other headers, attachments.
+"""
+
+from __future__ import annotations
+
+import email
+from email import policy
+from email.message import Message
+from email.utils import parsedate_to_datetime
+
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.html import HTMLTree
+
+from tasks.ingest.decoding import Encoding, decode
+from tasks.readers.pages import BrokenPage, PageText
+
+HEADERS = ("from", "to", "subject", "date", "message-id", "received", "content-type")
+
+
+def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
+    """The body of a mail."""
+    message = email.message_from_bytes(data, policy=policy.compat32)
+    if not any(name in message for name in HEADERS):
+        raise BrokenPage("unreadable mail: no header")
+    texts = _texts(message, "text/plain", charset) or _texts(message, "text/html", charset)
+    encodings = [encoding for _, encoding in texts]
+    values = {}
+    if date := message.get("Date"):
+        values["added"] = _date(str(date))
+    return PageText(
+        "\n\n".join(text for text, _ in texts),
+        _header(message, "Subject"),
+        encodings[0].name if encodings else None,
+        any(encoding.repaired for encoding in encodings),
+        {name: value for name, value in values.items() if value},
+    )
+
+
+def _texts(message: Message, kind: str, charset: str | None) -> list[tuple[str, Encoding]]:
+    found = []
+    for part in message.walk():
+        if part.get_content_type() != kind or part.get_filename() or part.is_multipart():
+            continue
+        payload = part.get_payload(decode=True)
+        if isinstance(payload, bytes) and payload:
+            is_html = kind == "text/html"
+            text, encoding = decode(payload, part.get_content_charset() or charset, is_html)
+            if is_html:
+                text = extract_plain_text(HTMLTree.parse(text), main_content=False)
+            found.append((text, encoding))
+    return found
+
+
+def _header(message: Message, name: str) -> str | None:
+    """A header as text: encoded words are decoded (RFC 2047)."""
+    value = message.get(name)
+    if value is None:
+        return None
+    pieces = [
+        decode(piece, charset, False)[0] if isinstance(piece, bytes) else piece
+        for piece, charset in email.header.decode_header(str(value))
+    ]
+    return " ".join("".join(pieces).split()) or None
+
+
+def _date(value: str) -> str | None:
+    try:
+        return parsedate_to_datetime(value).isoformat()
+    except (ValueError, OverflowError, TypeError):
+        return None

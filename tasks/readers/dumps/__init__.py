@@ -1,0 +1,1 @@
+"""Reads files of many documents whose text is extracted later: dumps of wikis, and mailboxes."""

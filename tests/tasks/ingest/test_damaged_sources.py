@@ -1,0 +1,74 @@
+"""Whatever is damaged in a file of any format, ingest ends, and its counts say what was lost."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tasks.ingest.sources import SourceConfig
+from tasks.ingest.stage import ingest_file, list_parts
+from tests.fuzz.changes import changed, draw_changes
+from tests.support.data.document_files import DOCUMENTS, mail, mds, pdf, sqlite, wiki
+from tests.support.data.input_files import as_zip, every_format
+
+NUM_RECORDS = 12
+RECORDS = [{"id": f"r{i}", "text": f"größere {i} 数据", "url": f"u{i}"} for i in range(NUM_RECORDS)]
+ROWS = [{"text": one["text"]} for one in RECORDS]
+MAILS = [b"From a@b Sun Nov 29 2026\n" + mail(b"Text %d\n\n" % i) for i in range(NUM_RECORDS)]
+FILES: dict[str, tuple[bytes, int]] = {
+    **{
+        name: (data, NUM_RECORDS) for name, data in every_format(RECORDS).items() if name != "r.tsv"
+    },
+    **{name: (data, 1) for name, data in DOCUMENTS.items()},
+    "r.pdf": (pdf([["one", "two"], ["three"]]), 1),
+    "w.xml": (wiki([("", f"Text {i}") for i in range(NUM_RECORDS)]), NUM_RECORDS),
+    "s.mds": (mds({"text": "str"}, ROWS), NUM_RECORDS),
+    "d.sqlite": (sqlite(RECORDS), NUM_RECORDS),
+    "m.mbox": (b"".join(MAILS), NUM_RECORDS),
+    "nested.zip": (as_zip({"in.zip": every_format(RECORDS)["r.zip"]}), NUM_RECORDS),
+}
+UNNOTICED = ("r.csv", "r.json", "r.arrows", "r.warc.wet", "r.tar", "m.mbox")
+"""Formats, also compressed where their content begins so, that may end or be joined where a record
+does without a sign of it."""
+
+
+def damaged(data: bytes, chooser: random.Random) -> bytes:
+    """Flipped bits, a cut end, or pieces that are changed, repeated, missing or swapped."""
+    kind = chooser.randrange(4)
+    if kind == 0:
+        flipped = bytearray(data)
+        for _ in range(chooser.randint(1, 8)):
+            flipped[chooser.randrange(len(data))] ^= 1 << chooser.randrange(8)
+        return bytes(flipped)
+    if kind == 1:
+        return data[: chooser.randrange(len(data))]
+    if kind == 2:
+        a, b, c = sorted(chooser.randrange(len(data)) for _ in range(3))
+        return data[:a] + data[b:c] + data[a:b] + data[c:]
+    return changed(data, draw_changes(chooser))
+
+
+@pytest.mark.parametrize(
+    ("num_damages", "seed"), [(60, 1), pytest.param(1000, 2, marks=pytest.mark.slow)]
+)
+def test_every_damaged_file_is_read_and_accounted_for(
+    tmp_path: Path, num_damages: int, seed: int
+) -> None:
+    chooser, folder = random.Random(seed), tmp_path / "in"
+    folder.mkdir()
+    names = [sorted(FILES)[i % len(FILES)] for i in range(num_damages)]
+    for i, name in enumerate(names):
+        (folder / f"{i:04}.{name}").write_bytes(damaged(FILES[name][0], chooser))
+    config = SourceConfig(paths=(str(folder),), max_record_bytes=1 << 22)
+    for part in list_parts(config):
+        number, _, name = part.name.partition(".")
+        (tmp_path / number).mkdir()
+        counts = ingest_file(part, tmp_path / number, config)
+        lost = counts["quarantined"] + sum(counts["dropped"].values())
+        assert counts["read"] == counts["kept"] + lost
+        counted = counts["read"] + sum(counts["skipped"].values())
+        is_noticed = counted >= FILES[name][1] or lost or counts["extent"]["breaks"]
+        is_empty = part.payload["stamp"][0] == 0
+        assert is_noticed or is_empty or name.startswith(UNNOTICED), (part.name, counts)
