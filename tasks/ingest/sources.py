@@ -39,9 +39,9 @@ class InputConfig:
     none in TSV. Empty: none."""
     text_column: str = "text"
     """Column, or key of JSON records, that holds the text."""
-    text_kind: Literal["plain", "html"] = "plain"
+    text_kind: Literal["plain", "html", "chat"] = "plain"
     """What the text column of tables and JSON lines holds. html: pages, of which the main content
-    is taken."""
+    is taken. chat: turns, in `messages`, ShareGPT or Alpaca form."""
     id_column: str | None = "id"
     """Column of a record's own id, where it has one. Null: none is read."""
     url_column: str | None = "url"

@@ -92,7 +92,8 @@ def _as_one_without_records(items: Iterator[Item], columns: Columns, unit: str) 
         yield Fault(1, 0, "no records: an empty JSON array")
     else:
         yield from faults
-    if isinstance(item, Record) and not count and columns.text not in item.values:
+    known = {columns.text, *columns.lists}
+    if isinstance(item, Record) and not count and known.isdisjoint(item.values):
         second = next(items, None)
         yield item if second is not None else _describe(item, columns)
         item = second
