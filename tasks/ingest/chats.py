@@ -110,8 +110,9 @@ def _turn(turn: Any, number: int) -> tuple[str, str]:
         raise NotAChat(f"unknown role: turn {number} has none of {', '.join(ROLES)}")
     content = turn.get("content", turn.get("value"))
     if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
-        if not all(isinstance(text, str) for text in texts):
+        parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+        texts = [part for part in parts if isinstance(part, str)]
+        if len(texts) < len(parts):
             raise _Dropped("NOT_TEXT")
         content = "".join(texts)
     if content is None and any(turn.get(name) for name in CALLS):

@@ -67,10 +67,12 @@ class Signs(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The ids of a chat, and which of them are the assistant's (bool, as many)."""
+    """The ids of a chat (int64), and which of them are the assistant's (bool, as many)."""
 
     ids: np.ndarray
     is_answer: np.ndarray
+    text: str
+    """What they stand for, without control tokens."""
 
 
 class ChatTemplate:
@@ -214,7 +216,8 @@ class ChatTemplate:
         if not np.array_equal(ids[: len(start)], start):
             ids = np.concatenate([start, ids])
             is_answer = np.concatenate([np.zeros(len(start), bool), is_answer])
-        return Answers(ids, is_answer)
+        text = self._secret_name.sub("", "".join(parts)).replace(self._nothing, "")
+        return Answers(ids, is_answer, text)
 
     def _named_like(self, control: AddedToken) -> AddedToken:
         return AddedToken(
