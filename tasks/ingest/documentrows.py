@@ -19,6 +19,7 @@ import orjson
 
 from tasks.corpus.visible import shows
 from tasks.ingest.chats import NotAChat, read_chat
+from tasks.ingest.code import code_facts, fault_of
 from tasks.ingest.sources import HtmlConfig, InputConfig
 from tasks.readers import Fault, Record, json_type
 from tasks.readers.items import MAX_NESTING, TOO_DEEP
@@ -113,6 +114,11 @@ class RowReader:
             encoded, repairs = text.encode("utf-8"), (*repairs, *more)
         if not shows(text):
             return "EMPTY"
+        if config.text_kind == "code":
+            name = values.get(config.id_column) if config.id_column else None
+            values |= code_facts(values, name if isinstance(name, str) else None, text)
+            if reason := fault_of(text, values.get("code_language")):
+                return reason
         if page is not None:
             details = {"title": page.title, "encoding": page.encoding}
             values = {name: value for name, value in details.items() if value is not None} | values
