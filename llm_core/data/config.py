@@ -26,6 +26,9 @@ class DataConfig:
     mask_documents: bool = False
     """Attend only within a document, with positions from 0 in each. False: a sequence is attended
     as one text."""
+    loss_on: Literal["all", "assistant"] = "all"
+    """Which tokens are learnt. assistant: of chats only what the assistant says, with the token
+    that ends it; of other documents all."""
     mixture: dict[str, dict[str, float]] = field(default_factory=dict)
     """{first step: {source: weight}}, as shares of sequences; sources that are not named give none.
     Empty: every source as it is."""

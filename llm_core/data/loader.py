@@ -10,7 +10,8 @@ choose rows of the global batch, so a run resumes at any data-parallel degree.
 Cost: a batch is read into the arrays it is given away in; the order is computed for some thousand
 positions at once. Memory: none for `concat` without a mixture, else 24 bytes per document; 9 more
 with several sources (`llm_core.data.sources`). Documents of a batch say what belongs together, for
-attention masks.
+attention masks. With `loss_on=assistant` the targets that the loss mask of the shards excludes are
+ignored, as padding is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.data.batch import Batch
+from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.config import DataConfig
 from llm_core.data.mixture import Mixture
 from llm_core.data.order import draw, permute
@@ -57,6 +58,7 @@ class Loader:
         self.seq_len, self.global_batch_sequences, self.seed = seq_len, global_batch_sequences, seed
         self._data = data or DataConfig()
         self._shards = shards
+        require_loss_mask(shards, self._data)
         self.sources = read_sources(shards)
         self._rows: StreamRows | PlannedRows
         self._mixture: Mixture | None = None
@@ -104,8 +106,16 @@ class Loader:
         """The rows of this rank at a step, counted from a fresh start."""
         samples = self._samples_at(step * self.global_batch_sequences)
         documents_BT = self._rows.documents(samples) if self._data.mask_documents else None
-        sources_BT = self._sources_of(samples, self.sources) if self.sources else None
-        arrays = *self._rows.read(samples), documents_BT, sources_BT
+        ids_BT, targets_BT = self._rows.read(samples)
+        if self._data.loss_on == "assistant":
+            for k, place, start, stop in self._rows.stretches(samples):
+                learnt = self._shards.read_loss_mask(start, stop)
+                targets_BT[k, place : place + stop - start][~learnt] = IGNORED
+        sources_BT = None
+        if self.sources:
+            sources_BT = self._sources_of(samples, self.sources)
+            sources_BT[targets_BT == IGNORED] = NO_SOURCE
+        arrays = ids_BT, targets_BT, documents_BT, sources_BT
         return Batch(*(None if x is None else torch.from_numpy(x) for x in arrays))  # type: ignore[arg-type]
 
     def _sources_of(self, samples: np.ndarray, sources: Sources) -> np.ndarray:
@@ -162,3 +172,12 @@ class Loader:
                 )
         self._source_rows = np.cumsum([0] + [plan.num_rows for plan in plans]).tolist()
         self._rows = PlannedRows(self._shards, seq_len, join(plans))
+
+
+def require_loss_mask(shards: TokenShards, data: DataConfig) -> None:
+    """Raise ConfigError where the loss is asked of parts that the shards do not know."""
+    if data.loss_on != "all" and not shards.has_loss_mask:
+        raise ConfigError(
+            f"loss_on ({data.loss_on}) needs shards with chats, split {shards.split!r} has none;"
+            " read chats with source.text_kind=chat, or set loss_on=all"
+        )

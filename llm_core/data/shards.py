@@ -3,7 +3,9 @@
 A shard is an Arrow IPC file with one record batch: `tokens` large_list<uint16 or uint32>, `id`
 binary(16), `source`, `language`, `num_bytes` int64, `continues` bool. A row is a document and ends
 with the end-of-text id. A document longer than a whole shard is cut into rows; `continues` says
-that it goes on in the next row (the first of the next shard). The schema metadata says what the
+that it goes on in the next row (the first of the next shard). Shards with chats also have
+`loss_mask` large_list<uint8>, as long as `tokens`: 1 where a token is to be learnt with
+`loss_on=assistant`. The schema metadata says what the
 split is made of and how many shards it has.
 
 Opening reads footers and the facts of documents, where a damaged offset would lead out of the file;
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +39,8 @@ COLUMNS = {
 }
 """The types that each column may have."""
 
+LOSS_MASK = "loss_mask"
+
 NUMBERS = ("num_tokens", "eos_id", "shard", "num_shards")
 METADATA = ("tokenizer_digest", "config_digest", "seed", "split", *NUMBERS)
 
@@ -56,12 +61,14 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class Shard:
-    """One open file: `tokens` is a read-only view of the memory map."""
+    """One open file: `tokens` and `loss_mask` are read-only views of the memory map."""
 
     path: Path
     batch: pa.RecordBatch
     tokens: np.ndarray
     metadata: dict[str, str]
+    loss_mask: np.ndarray | None = None
+    """uint8; None where all tokens are to be learnt."""
 
     @property
     def largest_id(self) -> int:
@@ -95,6 +102,16 @@ class TokenShards:
     def tokenizer_digest(self) -> str:
         return self.shards[0].metadata["tokenizer_digest"]
 
+    @property
+    def turn_end_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer in a chat, other than the end of text."""
+        noted = [json.loads(shard.metadata.get("turn_end_ids", "[]")) for shard in self.shards]
+        return tuple(sorted({int(id) for ids in noted for id in ids}))
+
+    @property
+    def has_loss_mask(self) -> bool:
+        return any(shard.loss_mask is not None for shard in self.shards)
+
     def check_ids(self, vocab_size: int) -> None:
         """Raises ConfigError where an id is not below `vocab_size`."""
         for shard in self.shards:
@@ -109,26 +126,38 @@ class TokenShards:
     def verify(self) -> None:
         """Read everything once. Raises ShardError where tokens are not those that were written."""
         for shard in self.shards:
-            written = shard.metadata.get("tokens_digest")
-            if written is not None and written != digest_tokens(shard.tokens):
-                raise ShardError(
-                    f"shard {shard.path} does not hold the tokens that were written; rebuild it"
-                    " with force=[shards]"
-                )
+            for name, held in (("tokens", shard.tokens), (LOSS_MASK, shard.loss_mask)):
+                written = shard.metadata.get(f"{name}_digest")
+                if written is not None and (held is None or written != digest_tokens(held)):
+                    raise ShardError(
+                        f"shard {shard.path} does not hold the {name} that were written; rebuild"
+                        " it with force=[shards]"
+                    )
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens [start, stop) of the stream as int64, across shard borders."""
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(f"tokens [{start}, {stop}) are not in a stream of {self.num_tokens}")
         out = np.empty(stop - start, np.int64)
+        for shard, place, begin, end in self._stretches(start, stop):
+            out[place : place + end - begin] = shard.tokens[begin:end]
+        return out
+
+    def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
+        """Whether each token of [start, stop) is to be learnt, as bool; true without a mask."""
+        out = np.ones(stop - start, bool)
+        for shard, place, begin, end in self._stretches(start, stop):
+            if shard.loss_mask is not None:
+                out[place : place + end - begin] = shard.loss_mask[begin:end]
+        return out
+
+    def _stretches(self, start: int, stop: int) -> Iterator[tuple[Shard, int, int, int]]:
+        """(shard, place in [start, stop), first and end token of the shard)."""
         k, place = bisect.bisect_right(self.starts, start) - 1, start
         while place < stop:
-            end = min(stop, self.starts[k + 1])
-            out[place - start : end - start] = self.shards[k].tokens[
-                place - self.starts[k] : end - self.starts[k]
-            ]
+            base, end = self.starts[k], min(stop, self.starts[k + 1])
+            yield self.shards[k], place - start, place - base, end - base
             k, place = k + 1, end
-        return out
 
     def read_pair(self, start: int, ids: np.ndarray, targets: np.ndarray) -> None:
         """Fill `ids` with tokens from `start` on, and `targets` with those one place further."""
@@ -151,6 +180,18 @@ class TokenShards:
             stops.append((offsets[1:] - offsets[0] + base)[~_continues(shard)])
         ends = np.concatenate(stops).astype(np.int64)
         return np.concatenate([np.zeros(min(1, len(ends)), np.int64), ends[:-1]]), ends
+
+    def number_documents(self, ids_RT: np.ndarray, starts_R: np.ndarray) -> np.ndarray:
+        """int32 (R, T): in rows of ids from these places of the stream on, which document the token
+        behind each id is of. Numbers grow along a row from 0 or 1 on."""
+        if not self.has_loss_mask:
+            return np.cumsum(ids_RT == self.eos_id, axis=1, dtype=np.int32)
+        # Turns of a chat may end with end-of-text too.
+        _, stops = self.document_bounds()
+        places_RT = starts_R[:, None] + 1 + np.arange(ids_RT.shape[1])
+        numbers_RT = np.searchsorted(stops, places_RT, "right")
+        first_R = np.searchsorted(stops, starts_R, "right")
+        return (numbers_RT - first_R[:, None]).astype(np.int32)
 
     def document_sources(self) -> tuple[list[str], np.ndarray]:
         """(names in order, int64 (documents,) the place of each document's source among them)."""
@@ -238,17 +279,26 @@ def _open(path: Path) -> Shard:
         batch.validate(full=True)
         columns = all(batch.schema.field(name).type in types for name, types in COLUMNS.items())
         tokens = batch["tokens"].flatten().to_numpy(zero_copy_only=True)
+        mask = _loss_mask(batch)
         numbers = {name: int(metadata[name]) for name in NUMBERS}
         is_whole = len(tokens) == numbers["num_tokens"] and set(METADATA) <= set(metadata)
     except (pa.ArrowException, OSError, KeyError, ValueError, IndexError) as error:
         raise ShardError(
             f"shard {path} cannot be read ({error}); rebuild it with force=[shards]"
         ) from error
-    if not (columns and is_whole):
+    if not (columns and is_whole) or (mask is not None and len(mask) != len(tokens)):
         raise ShardError(
             f"shard {path} does not hold what its metadata says; rebuild it with force=[shards]"
         )
-    return Shard(path, batch, tokens, metadata)
+    return Shard(path, batch, tokens, metadata, mask)
+
+
+def _loss_mask(batch: pa.RecordBatch) -> np.ndarray | None:
+    if LOSS_MASK not in batch.schema.names:
+        return None
+    if batch.schema.field(LOSS_MASK).type != pa.large_list(pa.uint8()):
+        raise ValueError(f"{LOSS_MASK} is {batch.schema.field(LOSS_MASK).type}")
+    return batch[LOSS_MASK].flatten().to_numpy(zero_copy_only=True)  # type: ignore[no-any-return]
 
 
 def _continues(shard: Shard) -> np.ndarray:

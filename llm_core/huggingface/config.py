@@ -9,7 +9,7 @@ anything is made of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_core.config import ConfigError, build
@@ -48,14 +48,17 @@ WINDOWED, FULL = "sliding_attention", "full_attention"
 
 
 def hugging_face_config(
-    config: ModelConfig, dtype: str = "float32", eos_id: int | None = None
+    config: ModelConfig,
+    dtype: str = "float32",
+    eos_id: int | None = None,
+    turn_end_ids: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The `config.json` of a model of ours."""
+    """The `config.json` of a model of ours. turn_end_ids: end an answer as `eos_id` does."""
     common = {
         "architectures": [CLASSES[config.family]],
         "bos_token_id": eos_id,  # a document starts from the end of the one before it
         "dtype": dtype,
-        "eos_token_id": eos_id,
+        "eos_token_id": [eos_id, *turn_end_ids] if turn_end_ids else eos_id,
         "model_type": config.family,
         "tie_word_embeddings": config.tied_embeddings,
         "torch_dtype": dtype,

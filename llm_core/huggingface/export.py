@@ -7,7 +7,7 @@ written depend on the weights and the config alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,17 @@ def export_model(
     state: Mapping[str, Tensor],
     folder: Path,
     eos_id: int | None = None,
+    turn_end_ids: Sequence[int] = (),
     part_bytes: int = PART_BYTES,
 ) -> None:
     """Write whole (unsharded) weights, named as in `Transformer.state_dict()`, as a Hugging Face
     folder.
 
-    part_bytes: what a file holds at most, but for a tensor that is larger.
+    turn_end_ids: what ends an answer too. part_bytes: what a file holds at most, but for a tensor
+    that is larger.
     """
     dtype = str(state["embedding.weight"].dtype).removeprefix("torch.")
-    values = hugging_face_config(config, dtype, eos_id)
+    values = hugging_face_config(config, dtype, eos_id, turn_end_ids)
     write_folder(folder, to_hugging_face(config, state), values, part_bytes)
 
 

@@ -152,7 +152,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 train.seq_len,
                 train.max_val_sequences,
                 padded_bytes_per_token(config),
-                train.data.mask_documents,
+                train.data,
             )
             layout, optimizer, start = resume(config, workdir, ranks, saved, metrics)
             if ranks.is_first:
@@ -190,7 +190,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
         if outcome == "finished":
             weights = whole_weights(layout, ranks)
             if ranks.is_first:
-                publish_model(config, weights, workdir, shards.eos_id)
+                publish_model(config, weights, workdir, shards.eos_id, shards.turn_end_ids)
         if ranks.is_first:
             status.end(outcome)
         ranks.barrier()
@@ -210,14 +210,18 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
 
 
 def publish_model(
-    config: RunConfig, weights: Mapping[str, Tensor], workdir: Path, eos_id: int | None
+    config: RunConfig,
+    weights: Mapping[str, Tensor],
+    workdir: Path,
+    eos_id: int | None,
+    turn_end_ids: Sequence[int] = (),
 ) -> None:
     """Export to `model/`, which is the whole model or is not there."""
     final, unpublished = workdir / MODEL_FOLDER, workdir / f".{MODEL_FOLDER}.tmp"
     for path in (unpublished, final):
         if path.exists():
             shutil.rmtree(path)
-    export_model(config.model, weights, unpublished, eos_id)
+    export_model(config.model, weights, unpublished, eos_id, turn_end_ids)
     os.rename(unpublished, final)
     sync_folder(workdir)
 

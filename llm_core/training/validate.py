@@ -18,9 +18,12 @@ from torch import Tensor
 
 from llm_core.config import ConfigError
 from llm_core.data.batch import IGNORED, Batch
+from llm_core.data.config import DataConfig
 from llm_core.data.shards import TokenShards
 from llm_core.data.sources import largest
 from llm_core.parallel.ranks import Ranks
+
+DEFAULT = DataConfig()
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def read_validation_set(
     seq_len: int,
     max_sequences: int,
     bytes_per_token: np.ndarray,
-    mask_documents: bool = False,
+    config: DataConfig = DEFAULT,
 ) -> ValidationSet:
     """Raises ConfigError when the split has no token to predict."""
     num_windows = math.ceil((shards.num_tokens - 1) / seq_len)
@@ -66,12 +69,16 @@ def read_validation_set(
         window = shards.read(start, min(start + seq_len + 1, shards.num_tokens))
         tokens_BS[row, : len(window)] = window
     ids_BT = np.where(tokens_BS[:, :-1] == IGNORED, 0, tokens_BS[:, :-1])
-    targets_BT = torch.from_numpy(tokens_BS[:, 1:].copy())
-    documents_BT = None
-    if mask_documents:
-        documents_BT = torch.from_numpy(np.cumsum(ids_BT == shards.eos_id, axis=1, dtype=np.int32))
     starts = np.arange(chosen) * num_windows // chosen * seq_len
     places_BT = np.minimum(starts[:, None] + 1 + np.arange(seq_len), shards.num_tokens - 1)
+    if config.loss_on == "assistant":
+        for row, start in enumerate(starts.tolist()):
+            learnt = shards.read_loss_mask(start + 1, min(start + 1 + seq_len, shards.num_tokens))
+            tokens_BS[row, 1 : 1 + len(learnt)][~learnt] = IGNORED
+    targets_BT = torch.from_numpy(tokens_BS[:, 1:].copy())
+    documents_BT = None
+    if config.mask_documents:
+        documents_BT = torch.from_numpy(shards.number_documents(ids_BT, starts))
     sources, sources_BT = sources_of(shards, places_BT, tokens_BS[:, 1:] != IGNORED)
     return ValidationSet(
         torch.from_numpy(ids_BT),

@@ -102,6 +102,28 @@ def edit_texts(texts: pa.ChunkedArray, edits: Edits, what: str) -> tuple[pa.Arra
     return edited, emptied
 
 
+def move_spans(
+    sizes: np.ndarray, edits: Edits, documents: np.ndarray, spans: np.ndarray, what: str
+) -> np.ndarray:
+    """Where byte spans of the texts are in the edited texts, int64 (spans, 2).
+
+    documents: of each span. A border inside of an edit moves behind what is written for it.
+    """
+    if not len(edits.rows):
+        return spans
+    merged = _merge(sizes, edits, what)
+    # All documents as one text.
+    base = np.cumsum(sizes) - sizes
+    of_edit = np.repeat(base, np.diff(merged.begins))
+    starts, stops = (np.append(of_edit + merged.rows[:, k], base[-1] + sizes[-1]) for k in (0, 1))
+    written = np.append(0, np.cumsum(merged.written - (merged.rows[:, 1] - merged.rows[:, 0])))
+    places = base[documents][:, None] + spans
+    before = np.searchsorted(starts[:-1], places, "left")
+    reached = np.maximum(places, np.where(before > 0, stops[before - 1], 0))
+    grown = written[before] - written[merged.begins[documents]][:, None]
+    return reached - base[documents][:, None] + grown
+
+
 @dataclass(frozen=True)
 class _Merged:
     """Disjoint edits in order, and what they do to the size of each document."""
@@ -111,6 +133,8 @@ class _Merged:
     """int64[edits, 3]: start, end, replacement or -1."""
     replacements: np.ndarray
     replacement_begins: np.ndarray
+    written: np.ndarray
+    """int64[edits], bytes of each replacement."""
     growth: np.ndarray
     """int64[documents], bytes; mostly below zero."""
 
@@ -128,7 +152,8 @@ def _merge(sizes: np.ndarray, edits: Edits, what: str) -> _Merged:
     written = np.append(np.diff(piece_begins), 0)[merged[:, 2]]  # -1 is the last: nothing
     growth = np.append(0, np.cumsum(written - (merged[:, 1] - merged[:, 0])))
     joined = np.frombuffer(b"".join(pieces) or b"\0", np.uint8)
-    return _Merged(begins, merged, joined, piece_begins, growth[begins[1:]] - growth[begins[:-1]])
+    grown = growth[begins[1:]] - growth[begins[:-1]]
+    return _Merged(begins, merged, joined, piece_begins, written, grown)
 
 
 def _misplaced(document: int, what: str) -> str:

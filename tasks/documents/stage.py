@@ -5,10 +5,11 @@ Joins the sidecars of ingest by position (and checks the join by id), keeps what
 contamination and pii kept (`tasks.documents.verdicts`), makes everybody's edits of the text
 (`tasks.documents.edits`), assigns `split` by family (`tasks.documents.split`) and says how often a
 document is read in an epoch (`tasks.documents.mixture`). Columns out: `id, text, source, source_id,
-url, language` (identified), `family_id, split, repeats`, one file per ingest part. Two passes:
-sizes of families and groups, then texts. Drops, beside what the judges dropped: EMPTIED (cuts left
-nothing that shows), MIXTURE (the mixture has no room for it). Cost: reads and edits every text
-once, and once more where something is cut; memory of one part plus one row per family and group.
+url, language` (identified), `family_id, split, repeats`, and `turns` of chats at their places in
+the edited text, one file per ingest part. Two passes: sizes of families and groups, then texts.
+Drops, beside what the judges dropped: EMPTIED (cuts left nothing that shows, of the text or of a
+turn), MIXTURE (the mixture has no room for it). Cost: reads and edits every text once, and once
+more where something is cut; memory of one part plus one row per family and group.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from tasks.corpus.documentset import (
     write_table,
 )
 from tasks.corpus.tally import Tally, largest, tally_columns
+from tasks.corpus.turns import TURNS, TURNS_COLUMN, has_turns, spans_of, with_spans
+from tasks.corpus.visible import shows
 from tasks.documents.config import DocumentsConfig
 from tasks.documents.duplicate_examples import (
     EXAMPLES_FILE,
@@ -42,7 +45,14 @@ from tasks.documents.duplicate_examples import (
     read_examples,
     write_excerpts,
 )
-from tasks.documents.edits import collect_edits, edit_texts, edited_sizes
+from tasks.documents.edits import (
+    CUTS,
+    Edits,
+    collect_edits,
+    edit_texts,
+    edited_sizes,
+    move_spans,
+)
 from tasks.documents.mixture import Cell, Mixture, MixtureConfig, plan_mixture, repeats_of
 from tasks.documents.split import SplitRule, choose_split
 from tasks.documents.verdicts import JUDGES, Judged, edits_column, read_judged
@@ -149,7 +159,7 @@ def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[s
     # text only.
     cuts = [judged.sidecars["dedup"]["cuts"], edits_column(judged.sidecars["quality"], "cuts")]
     if any(pc.any(pc.greater(pc.list_value_length(column), 0)).as_py() for column in cuts):
-        judged = read_judged(part, TEXT_COLUMNS)
+        judged = read_judged(part, _text_columns(part))
     documents = _edited(judged, part, config)
     if documents["family_id"].null_count:
         raise ArtifactMismatch(
@@ -162,7 +172,7 @@ def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[s
 
 def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str, Any]:
     """The kept, edited documents of one part, and excerpts of the wanted duplicates."""
-    judged = read_judged(part, TEXT_COLUMNS)
+    judged = read_judged(part, _text_columns(part))
     survives, wanted = judged.sidecars["dedup"]["kept"], part.payload["examples"]
     write_excerpts(directory / EXAMPLES_FILE, judged.documents, survives, wanted)
     documents = _edited(judged, part, config)
@@ -174,7 +184,10 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
     documents = documents.append_column("split", split).append_column("repeats", pa.array(repeats))
     num_edited = documents.num_rows
     documents = documents.filter(pa.array(repeats > 0))
-    corpus = documents.select(CORPUS_SCHEMA.names).cast(CORPUS_SCHEMA)
+    schema = CORPUS_SCHEMA
+    if TURNS_COLUMN in documents.column_names:
+        schema = schema.append(pa.field(TURNS_COLUMN, TURNS))
+    corpus = documents.select(schema.names).cast(schema)
     # Level 1 writes twice as fast as level 3 and needs a fifth more room.
     write_table(corpus, directory / SIDECAR_FILE, level=1)
 
@@ -223,6 +236,11 @@ def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
     )
     if "text" in rows.column_names:
         texts, emptied = edit_texts(rows["text"], edits, part.name)
+        if TURNS_COLUMN in rows.column_names:
+            lengths = pc.binary_length(rows["text"]).to_numpy().astype(np.int64)
+            turns, silent = _edited_turns(rows[TURNS_COLUMN], texts, lengths, edits, part.name)
+            rows = rows.set_column(rows.column_names.index(TURNS_COLUMN), TURNS_COLUMN, turns)
+            emptied |= silent
         rows = rows.set_column(rows.column_names.index("text"), "text", texts)
         sizes = pc.binary_length(texts).cast(pa.int64())
     else:
@@ -238,6 +256,25 @@ def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
         }
     )
     return table if emptied is None or not emptied.any() else table.filter(pa.array(~emptied))
+
+
+def _text_columns(part: Part) -> tuple[str, ...]:
+    return (*TEXT_COLUMNS, *[TURNS_COLUMN][: has_turns(part.payload["documents"])])
+
+
+def _edited_turns(
+    turns: pa.ChunkedArray, texts: pa.Array, lengths: np.ndarray, edits: Edits, what: str
+) -> tuple[pa.Array, np.ndarray]:
+    """(turns at their places in the edited texts, the documents of which cuts left a turn nothing
+    that shows)."""
+    documents, spans = spans_of(turns)
+    moved = move_spans(lengths, edits, documents, spans, what)
+    silent = np.zeros(len(texts), bool)
+    cut = np.repeat(np.arange(len(texts)), np.diff(edits.begins))[edits.rows[:, 2] == CUTS]
+    for row in np.flatnonzero(np.isin(documents, cut)):
+        encoded, (start, end) = texts[int(documents[row])].as_py().encode(), moved[row]
+        silent[documents[row]] |= not shows(encoded[start:end].decode())
+    return with_spans(turns, moved), silent
 
 
 def _bytes_by(names: Sequence[str], table: pa.Table) -> pa.Table:

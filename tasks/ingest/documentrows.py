@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from tasks.corpus.visible import shows
+from tasks.ingest.chats import NotAChat, read_chat
+from tasks.ingest.code import code_facts, fault_of
 from tasks.ingest.sources import HtmlConfig, InputConfig
 from tasks.readers import Fault, Record, json_type
 from tasks.readers.items import MAX_NESTING, TOO_DEEP, find_column
@@ -46,6 +48,8 @@ class Row(NamedTuple):
     metadata: bytes
     license: str | None
     repairs: tuple[str, ...]
+    turns: list[dict[str, Any]] | None = None
+    """Of a chat (`tasks.corpus.turns`)."""
 
 
 class RowReader:
@@ -89,14 +93,24 @@ class RowReader:
         config, values = self._config, record.values
         if (config.exclude or config.include) and _excluded(values, config):
             return "EXCLUDED"
-        text = values.pop(config.text_column, _MISSING)
         page: PageText | None = None
-        if type(text) is not str or config.text_kind == "html":
-            found = self._find_text(text, record)
-            if isinstance(found, Fault):
-                return found
-            text, page = found
-        repairs = record.repaired
+        repairs, turns = record.repaired, None
+        text: Any
+        if config.text_kind == "chat":
+            try:
+                chat = read_chat(values, config.text_column, repair_text)
+            except NotAChat as error:
+                return Fault(record.line, record.byte_offset, str(error))
+            if isinstance(chat, str):
+                return chat
+            text, turns, repairs = chat.text, chat.turns, (*repairs, *chat.repairs)
+        else:
+            text = values.pop(config.text_column, _MISSING)
+            if type(text) is not str or config.text_kind == "html":
+                found = self._find_text(text, record)
+                if isinstance(found, Fault):
+                    return found
+                text, page = found
         try:
             encoded = text.encode("utf-8")
         except UnicodeEncodeError:  # half a surrogate pair from a table format that does not check
@@ -106,11 +120,17 @@ class RowReader:
             return Fault(record.line, record.byte_offset, self._limits.over("a text"))
         # Looked for in bytes: a search for one byte is many times faster than one in wide
         # characters.
-        if b"\0" in encoded or b"\r" in encoded or text.startswith("\ufeff"):
+        odd = b"\0" in encoded or b"\r" in encoded or text.startswith("\ufeff")
+        if odd and turns is None:  # turns are repaired one by one, before they get their places
             text, more = repair_text(text)
             encoded, repairs = text.encode("utf-8"), (*repairs, *more)
         if not shows(text):
             return "EMPTY"
+        if config.text_kind == "code":
+            name = values.get(config.id_column) if config.id_column else None
+            values |= code_facts(values, name if isinstance(name, str) else None, text)
+            if reason := fault_of(text, values.get("code_language")):
+                return reason
         if page is not None:
             details = {"title": page.title, "encoding": page.encoding}
             names = {"language": config.language_column, "added": config.added_column}
@@ -136,6 +156,7 @@ class RowReader:
             metadata_json(values),
             license_name if isinstance(license_name, str) else None,
             repairs,
+            turns,
         )
 
     def source_id(self, record: Record) -> str | None:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.corpus.documentset import DOCUMENT_SCHEMA, ID, write_table
+from tasks.corpus.turns import TURNS, TURNS_COLUMN
 from tasks.ingest.documentrows import Row
 
 ROW_BYTES = 256
@@ -51,11 +52,14 @@ class DocumentWriter:
             "text": join_utf8(held.text, pa.large_string(), np.int64),
             "metadata": join_utf8(held.metadata, pa.string(), np.int32),
         }
+        schema = DOCUMENT_SCHEMA
+        if any(turns is not None for turns in held.turns):
+            schema = schema.append(pa.field(TURNS_COLUMN, TURNS))
         arrays = [
             made[f.name] if f.name in made else pa.array(getattr(held, f.name), f.type)
-            for f in DOCUMENT_SCHEMA
+            for f in schema
         ]
-        table = pa.Table.from_arrays(arrays, schema=DOCUMENT_SCHEMA)
+        table = pa.Table.from_arrays(arrays, schema=schema)
         write_table(table, self._directory / f"{self._num_files:05d}.parquet", LEVEL)
         self._written(self._columns)
         self._num_files += 1

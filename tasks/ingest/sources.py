@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, NOT_IN_PART_KEY, ConfigError
+from tasks.ingest.code import holds_code
 from tasks.ingest.sourcefiles import Listing, Unfetched, list_files, list_unfetched
 from tasks.ingest.withdrawn import REMOVE_FILE
 from tasks.readers.encodings import is_encoding
@@ -53,9 +54,11 @@ class InputConfig:
     text_column: str = "text"
     """Column, or key of JSON records, that holds the text. a.b is member b of column a; so in the
     other settings that name columns."""
-    text_kind: Literal["plain", "html"] = "plain"
+    text_kind: Literal["plain", "html", "chat", "code"] = "plain"
     """What the text column of tables and JSON lines holds. html: pages, of which the main content
-    is taken."""
+    is taken. chat: turns, in `messages`, ShareGPT or Alpaca form. code: source files, also those of
+    a folder; language, licence and repository become metadata, and no generated or minified file
+    is read."""
     id_column: str | None = "id"
     """Column of a record's own id, where it has one. Null: none is read."""
     url_column: str | None = "url"
@@ -104,8 +107,26 @@ class InputConfig:
         name = "auto" if self.encoding == "auto" else codecs.lookup(self.encoding).name
         encoding = "utf-8" if name == "utf-8-sig" else name
         return Layout(
-            self.format, self.delimiter, self.quote, encoding, self.text_unit, self.archive_unit
+            self.assumed_format,
+            self.delimiter,
+            self.quote,
+            encoding,
+            self.text_unit,
+            self.archive_unit,
         )
+
+    @property
+    def assumed_format(self) -> str | None:
+        """The ending that names without a known one are taken to have: source files are text."""
+        return "txt" if self.text_kind == "code" and self.format is None else self.format
+
+    def chosen(self, listing: Listing) -> Listing:
+        """Of a folder of code the source files, and those that hold records of some."""
+        if self.text_kind != "code":
+            return listing
+        kept = {name: path for name, path in listing.files.items() if holds_code(name)}
+        others = sorted({*listing.left_out, *listing.files} - kept.keys())
+        return Listing(kept, others)
 
     def mapped_columns(self) -> tuple[str | None, ...]:
         """Columns with a meaning of their own; all others become metadata."""
@@ -212,14 +233,16 @@ class SourceConfig(InputConfig):
     def listings(self) -> dict[str, Listing]:
         """{name of the source: its files}; what is not here is fetched."""
         return {
-            name: list_files(one.paths, one.root, self.cache, self._where(name), one.format)
+            name: one.chosen(
+                list_files(one.paths, one.root, self.cache, self._where(name), one.assumed_format)
+            )
             for name, one in self.inputs.items()
         }
 
     def unfetched(self) -> list[Unfetched]:
         """Files elsewhere that `listings` would fetch."""
         found = [
-            list_unfetched(one.paths, self.cache, self._where(name), one.format)
+            list_unfetched(one.paths, self.cache, self._where(name), one.assumed_format)
             for name, one in self.inputs.items()
         ]
         return [file for some in found for file in some]

@@ -26,6 +26,7 @@ from typing import Any
 from llm_core.printing import get_logger, printable
 from tasks.corpus.documentset import sum_counters
 from tasks.corpus.tally import largest
+from tasks.ingest.chats import LISTS
 from tasks.ingest.damagedfiles import FileExtent, TooManyFaults, estimate_lost
 from tasks.ingest.documentrows import Row, RowReader
 from tasks.ingest.documentwriter import DocumentWriter
@@ -148,7 +149,8 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     """Read one file into tables of bounded size and a list of faults. Raises StageFailure where it
     changes meanwhile."""
     source, one = part.payload["source"], config.inputs[part.payload["source"]]
-    columns = Columns(one.text_column, one.id_column, one.url_column, one.added_column)
+    lists = LISTS if one.text_kind == "chat" else ()
+    columns = Columns(one.text_column, one.id_column, one.url_column, one.added_column, lists)
     counts, path = FileCounts(), Path(part.payload["path"])
     expected = part.payload.get("withdrawn")
     withdrawn = read_withdrawn(config.remove if expected else None, expected)

@@ -70,6 +70,8 @@ class Columns(NamedTuple):
     id: str | None
     url: str | None
     added: str | None
+    lists: tuple[str, ...] = ()
+    """Columns whose lists of objects are of the record and no records themselves."""
 
     def values(self, text: Any, **known: str | None) -> dict[str, Any]:
         """{column: value} of what is known, under the names of the source, without nulls."""

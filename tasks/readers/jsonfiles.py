@@ -92,7 +92,9 @@ def _as_one_without_records(items: Iterator[Item], columns: Columns, unit: str) 
         yield Fault(1, 0, "no records: an empty JSON array")
     else:
         yield from faults
-    if isinstance(item, Record) and not count and not find_column(item.values, columns.text):
+    is_alone = isinstance(item, Record) and not count
+    known = (columns.text, *columns.lists)
+    if is_alone and not any(find_column(item.values, column) for column in known):
         second = next(items, None)
         yield item if second is not None else _describe(item, columns)
         item = second

@@ -2,5 +2,5 @@
 
 Read `server` (what is started), `endpoints` (what is answered), `requests` (what may be asked),
 `worker` (the one thread that runs the engine), `answers` (from tokens to text), `replies` (the form
-of answers), `chat` (from messages to ids), then `guards`, `metrics` and `failures`.
+of answers), then `guards`, `metrics` and `failures`.
 """

@@ -6,11 +6,13 @@ and of document borders (uint64 each), then the length of each sequence (int32),
 .bin in bytes (int64), and the borders (int64, 0 first): the layout that Megatron-LM's
 `indexed_dataset.py` describes. A document is one sequence. It knows no unsigned 32-bit type, so
 wide ids become int32. Imports also take the names that Megatron's own `preprocess_data.py` writes.
+The loss mask of chats is a second pair, `<split>_loss_mask`, of uint8 and the same lengths, as
+Megatron-LLM (EPFL) keeps its roles.
 
 `datasets`: a folder that Hugging Face's `load_from_disk` reads as a DatasetDict:
 `dataset_dict.json`, and per split `data-*.arrow` streams with `dataset_info.json` and `state.json`.
-Columns `input_ids` (large_list), `id` (hex), `source`, `language`, `num_bytes`; a row is a
-document.
+Columns `input_ids` (large_list), `id` (hex), `source`, `language`, `num_bytes`, with chats also
+`loss_mask`; a row is a document.
 
 An import of either gives shards with everything they hold of a document: from `megatron` ids only,
 so ids of documents are digests of their tokens and place, and `num_bytes` comes from the tokenizer.
@@ -21,10 +23,11 @@ error.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError, nearest
-from llm_core.data.shards import TokenShards, open_shards
+from llm_core.data.shards import LOSS_MASK, TokenShards, open_shards
 from llm_core.durable import sync_folder
 from llm_core.json_files import UnreadableJson, is_plain_name, read_json
 from tasks.readers.recordlimits import USUAL
@@ -49,6 +52,7 @@ DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 
 WRITTEN_NAMES = "*_document.idx"
 HELD_OUT_PREFIXES, TEST_PREFIX = ("validation", "valid", "val_"), "test"
+MASK_SUFFIX = "_loss_mask"
 ROWS_PER_BATCH = 1024
 MAX_STATE_BYTES = 16 << 20
 
@@ -65,6 +69,8 @@ class ForeignDocument:
     id: bytes | None = None
     source: str | None = None
     language: str | None = None
+    loss_mask: np.ndarray | None = None
+    """As long as `tokens`; not 0 where a token is to be learnt."""
 
 
 def export_shards(shards: Artifact, form: str, out_dir: Path) -> dict[str, int]:
@@ -92,15 +98,27 @@ def export_megatron(shards: TokenShards, out_dir: Path) -> int:
     dtype = np.dtype(DTYPES[code])
     starts, stops = shards.document_bounds()
     lengths = stops - starts
-    with (out_dir / f"{shards.split}.bin").open("wb") as stream:
-        for shard in shards.shards:
-            stream.write(np.ascontiguousarray(shard.tokens, dtype).data)
-    with (out_dir / f"{shards.split}.idx").open("wb") as stream:
+    ids = (np.ascontiguousarray(shard.tokens, dtype) for shard in shards.shards)
+    _write_pair(out_dir / shards.split, code, ids, starts, lengths)
+    if shards.has_loss_mask:
+        bounds = zip(shards.starts, shards.starts[1:], strict=False)
+        masks = (shards.read_loss_mask(*some).astype(np.uint8) for some in bounds)
+        _write_pair(out_dir / f"{shards.split}{MASK_SUFFIX}", 1, masks, starts, lengths)
+    return len(lengths)
+
+
+def _write_pair(
+    prefix: Path, code: int, values: Iterable[np.ndarray], starts: np.ndarray, lengths: np.ndarray
+) -> None:
+    """`<prefix>.bin` and `<prefix>.idx` of documents that begin at these values."""
+    with prefix.with_suffix(".bin").open("wb") as stream:
+        for some in values:
+            stream.write(some.data)
+    with prefix.with_suffix(".idx").open("wb") as stream:
         stream.write(HEADER.pack(MAGIC, 1, code, len(lengths), len(lengths) + 1))
         stream.write(lengths.astype("<i4").tobytes())
-        stream.write((starts * dtype.itemsize).astype("<i8").tobytes())
+        stream.write((starts * np.dtype(DTYPES[code]).itemsize).astype("<i8").tobytes())
         stream.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
-    return len(lengths)
 
 
 def megatron_indexes(folder: Path, split: str) -> list[Path]:
@@ -121,12 +139,20 @@ def megatron_indexes(folder: Path, split: str) -> list[Path]:
 
 
 def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
-    """Documents of the `.bin`/`.idx` pairs of a split. Raises ExchangeError."""
+    """Documents of the `.bin`/`.idx` pairs of a split, with their loss masks. Raises
+    ExchangeError."""
     for index in megatron_indexes(folder, split) or [folder / f"{split}.idx"]:
-        yield from _read_pair(index)
+        masks = index.with_name(f"{index.stem}{MASK_SUFFIX}.idx")
+        if not masks.exists():
+            yield from map(ForeignDocument, _read_pair(index))
+            continue
+        for tokens, mask in itertools.zip_longest(_read_pair(index), _read_pair(masks)):
+            if tokens is None or mask is None or len(tokens) != len(mask):
+                raise ExchangeError(f"{masks} does not fit {index.name}; export them together")
+            yield ForeignDocument(tokens, loss_mask=mask)
 
 
-def _read_pair(index: Path) -> Iterator[ForeignDocument]:
+def _read_pair(index: Path) -> Iterator[np.ndarray]:
     """Documents of a pair, empty ones too; sequences of one document are joined."""
     data = index.with_suffix(".bin")
     content = _bytes(index)
@@ -160,8 +186,7 @@ def _read_pair(index: Path) -> Iterator[ForeignDocument]:
     for first, last in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
         pieces = [tokens[pointers[k] : ends[k]].view(dtype) for k in range(first, last)]
         # One sequence is not copied out of the file.
-        joined = pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, dtype), *pieces])
-        yield ForeignDocument(joined)
+        yield pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, dtype), *pieces])
 
 
 def export_datasets(shards: TokenShards, out_dir: Path) -> int:
@@ -179,8 +204,12 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
         ]
     )
     ids, *others = schema
+    if shards.has_loss_mask:
+        schema = schema.append(pa.field(LOSS_MASK, pa.large_list(pa.uint8())))
     features: dict[str, Any] = {field.name: _value(str(field.type)) for field in others}
     features = {ids.name: {"feature": _value(value), "_type": "LargeList"}, **features}
+    if shards.has_loss_mask:
+        features[LOSS_MASK] = {"feature": _value("uint8"), "_type": "LargeList"}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     name, count = "data-00000-of-00001.arrow", 0
     with (
@@ -188,8 +217,11 @@ def export_datasets(shards: TokenShards, out_dir: Path) -> int:
         pa.ipc.new_stream(sink, schema.with_metadata(metadata)) as writer,
     ):
         rows: list[dict[str, Any]] = []
-        for tokens, id, source, language, num_bytes in shards.documents():
-            row = (tokens, id.hex(), source, language, num_bytes)
+        bounds = zip(*shards.document_bounds(), strict=True)
+        for one, place in zip(shards.documents(), bounds, strict=True):
+            row = [one.tokens, one.id.hex(), one.source, one.language, one.num_bytes]
+            if shards.has_loss_mask:
+                row.append(shards.read_loss_mask(*place).astype(np.uint8))
             rows.append(dict(zip(schema.names, row, strict=True)))
             count += 1
             if len(rows) == ROWS_PER_BATCH:
@@ -224,8 +256,8 @@ def dataset_folder(folder: Path, split: str) -> Path:
 
 
 def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
-    """Documents of a split of a saved dataset: `input_ids`; `id`, `source`, `language` where there
-    are. Raises ExchangeError."""
+    """Documents of a split of a saved dataset: `input_ids`; `id`, `source`, `language` and
+    `loss_mask` where there are. Raises ExchangeError."""
     state = dataset_folder(folder, split) / "state.json"
     try:
         names = [entry["filename"] for entry in read_json(state, MAX_STATE_BYTES)["_data_files"]]
@@ -263,13 +295,15 @@ def _check_columns(schema: pa.Schema, file: Path) -> None:
     places = schema.get_all_field_indices("input_ids")
     if not places:
         raise ExchangeError(f"{file} has no column input_ids; it has {', '.join(schema.names)}")
-    kind = schema.field(places[0]).type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if len(places) > 1 or not (is_list and pa.types.is_integer(kind.value_type)):
-        raise ExchangeError(
-            f"{file} must have one column input_ids of lists of whole numbers; it has"
-            f" {len(places)}, of {kind}"
-        )
+    for name in ("input_ids", *[LOSS_MASK][: LOSS_MASK in schema.names]):
+        places = schema.get_all_field_indices(name)
+        kind = schema.field(places[0]).type
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        if len(places) > 1 or not (is_list and pa.types.is_integer(kind.value_type)):
+            raise ExchangeError(
+                f"{file} must have one column {name} of lists of whole numbers; it has"
+                f" {len(places)}, of {kind}"
+            )
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[ForeignDocument]:
@@ -283,10 +317,17 @@ def _rows(batch: pa.RecordBatch) -> Iterator[ForeignDocument]:
     )
     lists = batch["input_ids"]
     offsets, values = lists.offsets.to_numpy(), lists.values.to_numpy()
+    masks = batch[LOSS_MASK] if LOSS_MASK in batch.schema.names else None
     for row, id in enumerate(ids):
         own = bytes.fromhex(id) if id and re.fullmatch("[0-9a-f]{32}", id) else None
         tokens = values[offsets[row] : offsets[row + 1]]
-        yield ForeignDocument(tokens, own, sources[row], languages[row])
+        mask = None if masks is None else masks[row].values
+        if masks is not None and (mask is None or len(mask) != len(tokens)):
+            raise ExchangeError(
+                f"a document has {len(tokens)} input_ids and another number of {LOSS_MASK}"
+            )
+        learnt = None if mask is None else mask.to_numpy(zero_copy_only=False)
+        yield ForeignDocument(tokens, own, sources[row], languages[row], learnt)
 
 
 def has_split(form: str, folder: Path, split: str) -> bool:

@@ -2,9 +2,10 @@
 rules.
 
 Reads `tasks.shards.exchange` forms; gives per split the columns `tokens`, `id`, `source`,
-`language`, `num_bytes`, one row per document. A document ends with the end-of-text id, which is
-appended where it is missing; inside one it would be a border, so such documents are an error, as
-are ids that the tokenizer has not. A document without tokens, or with end-of-text alone, is dropped
+`language`, `num_bytes` and, with chats, `loss_mask`, one row per document. A document ends with the
+end-of-text id, which is appended where it is missing; inside one it would be a border, so such
+documents are an error, unless they have a loss mask: turns of chats may end with it. Ids that the
+tokenizer has not are an error too. A document without tokens, or with end-of-text alone, is dropped
 and counted: its end-of-text would be a training token that no text stands for. Documents without an
 id get a digest of their place and tokens. Where the other engine has no validation split, one
 document in `HELD_OUT_EVERY`, by a hash of its id, is held out. Memory: one split.
@@ -21,8 +22,10 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.data.order import hash_ids
+from llm_core.data.shards import LOSS_MASK
 from tasks.corpus.documentset import ID, id_matrix
 from tasks.runtime.stage import StageFailure
+from tasks.shards.encoding import lists
 from tasks.shards.exchange import READERS, SPLITS, ExchangeError, ForeignDocument, has_split
 from tasks.tokenizer.encoder import Tokenizer
 
@@ -65,6 +68,7 @@ def _table(
 ) -> tuple[pa.Table, int]:
     """The documents of a split, and how many were empty. Numbers in ids and messages count both."""
     pieces: list[np.ndarray] = []
+    masks: list[np.ndarray | None] = []
     num_empty = 0
     facts: dict[str, list[object]] = {name: [] for name, _ in SCHEMA}
     for number, document in enumerate(documents):
@@ -79,9 +83,12 @@ def _table(
         if not len(tokens) or (len(tokens) == 1 and tokens[0] == model.eos_id):
             num_empty += 1
             continue
+        mask = None if document.loss_mask is None else np.asarray(document.loss_mask) != 0
         if tokens[-1] != model.eos_id:
             tokens = np.append(tokens, model.eos_id)
-        if np.any(tokens[:-1] == model.eos_id):
+            mask = None if mask is None else np.append(mask, mask[-1])
+        masks.append(mask)
+        if mask is None and np.any(tokens[:-1] == model.eos_id):
             raise StageFailure(
                 f"{what} has end-of-text ({model.eos_id}) before its end; set tokenizer.eos_token"
                 " to the token that ends documents there"
@@ -94,6 +101,12 @@ def _table(
         facts["num_bytes"].append(int(model.bytes_per_token[tokens].sum()))
     offsets = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
     flat = np.concatenate([np.zeros(0, dtype), *pieces])
-    columns = {"tokens": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))}
+    columns = {"tokens": lists(offsets, flat)}
     columns |= {name: pa.array(facts[name], kind) for name, kind in SCHEMA}
+    if any(mask is not None for mask in masks):
+        learnt = [
+            np.ones(len(piece), bool) if mask is None else mask
+            for piece, mask in zip(pieces, masks, strict=True)
+        ]
+        columns[LOSS_MASK] = lists(offsets, np.concatenate(learnt).astype(np.uint8))
     return pa.table(columns), num_empty

@@ -13,7 +13,11 @@ a document longer than a whole shard is cut: each of its rows but the last has `
 no end-of-text, and fills a shard of its own. `num_bytes` counts each row's own bytes, so it always
 sums to the document.
 
-Every document is decoded again and compared with its text, byte by byte. Parts are the files of
+Chats (`turns` in the documents) are written by the tokenizer's template, and every shard then has a
+column `loss_mask` of uint8 beside `tokens`: 1 for what the assistant says, and for all of a plain
+text (`tasks.shards.encoding`).
+
+Every document is decoded again and compared with its text. Parts are the files of
 documents: encoded and sorted each on its own, then merged; memory is one shard and 32 bytes per
 document.
 """
@@ -21,6 +25,7 @@ document.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,19 +35,23 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.data.order import hash_ids, mix
-from llm_core.data.shards import digest_tokens
+from llm_core.data.shards import LOSS_MASK, digest_tokens
+from llm_core.printing import get_logger
 from tasks.corpus.documentset import ID, id_matrix, read_table
+from tasks.corpus.turns import TURNS_COLUMN, has_turns
 from tasks.runtime.artifact import Artifact, check_accounting, digest_file
 from tasks.runtime.keys import digest, key_config
 from tasks.runtime.parts import Part, PartResult, RunParts, serial
 from tasks.runtime.stage import StageFailure
 from tasks.shards.config import ShardsConfig
 from tasks.shards.earlier import link_earlier, write_order
+from tasks.shards.encoding import DocumentEncoder, lists, load_chats, loss_masks
 from tasks.shards.exchange import SPLITS
 from tasks.shards.foreign_shards import read_foreign
 from tasks.tokenizer.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
+from tasks.tokenizer.files import CONFIG_FILE
 
-BATCH_DOCUMENTS = 256
+logger = get_logger("tasks.shards.stage")
 
 
 def write_shards(
@@ -63,25 +72,23 @@ def write_shards(
         payload = {"folder": str(config.path.resolve()), "tokenizer": str(tokenizer.path)}
         parts = [Part(config.form, digest([config.form, files, tokenizer_digest]), payload)]
     else:
-        parts = [
-            Part(
-                file.name,
-                digest([documents.file_digest(file.name), tokenizer_digest]),
-                {"documents": str(file), "tokenizer": str(tokenizer.path)},
-            )
-            for file in documents.files("part-*.parquet")
-        ]
+        parts = _list_parts(documents, tokenizer, tokenizer_digest)
     results = run_parts(encode_part if config.path is None else import_part, parts, config, out_dir)
 
     model = load_tokenizer(tokenizer.path)
     read = sum(int(result.counters["documents"]) for result in results)
     empty = sum(int(result.counters.get("empty", 0)) for result in results)
+    refusals = [result.counters["first_refusal"] for result in results if _refused(result)]
+    refused = sum(map(_refused, results))
     metadata = {
         "tokenizer_digest": tokenizer_digest,
         "config_digest": digest(key_config(config)),
         "seed": str(config.seed),
         "eos_id": str(model.eos_id),
     }
+    turn_ends = {id for result in results for id in result.counters.get("turn_end_ids", ())}
+    if turn_ends:
+        metadata["turn_end_ids"] = json.dumps(sorted(turn_ends))
     scheme = metadata | {"dtype": str(token_dtype(model.vocab_size))}
     earlier = link_earlier(config.earlier, out_dir, scheme, SPLITS)
     splits = {
@@ -91,6 +98,8 @@ def write_shards(
     write_order(out_dir, scheme, splits)
     if splits["train"]["documents"] == 0:
         without = f", {empty} of them without tokens" if empty else ""
+        if refused:
+            without += f", {refused} refused by the chat template, first {refusals[0]}"
         raise StageFailure(
             f"split train has no documents ({read} read{without},"
             f" {splits['validation']['documents']} in validation); loosen the filters or lower the"
@@ -98,15 +107,35 @@ def write_shards(
         )
     counters = {
         "read": read,
-        "kept": read - empty,
-        "dropped": {"EMPTY": empty},
+        "kept": read - empty - refused,
+        "dropped": {"EMPTY": empty} | ({"REFUSED_BY_TEMPLATE": refused} if refused else {}),
         "quarantined": 0,
         "tokens": sum(s["tokens"] for s in splits.values()),
         "verified": sum(int(result.counters["verified"]) for result in results),
     }
     check_accounting("shards", counters)
-    metrics = {"splits": splits, "dtype": str(token_dtype(model.vocab_size))}
+    metrics: dict[str, Any] = {"splits": splits, "dtype": str(token_dtype(model.vocab_size))}
+    if refusals:
+        logger.warning("%s chats were refused by the template, first %s", refused, refusals[0])
+        metrics["first_refusal"] = refusals[0]
     return Artifact(out_dir, "shards", counters, metrics)
+
+
+def _list_parts(documents: Artifact, tokenizer: Artifact, tokenizer_digest: str) -> list[Part]:
+    """One part per file of documents. Raises StageFailure where chats have no template."""
+    parts = []
+    for file in documents.files("part-*.parquet"):
+        content = [documents.file_digest(file.name), tokenizer_digest]
+        if chats := has_turns(file):
+            load_chats(tokenizer.path, load_tokenizer(tokenizer.path))
+            content.append(tokenizer.file_digest(CONFIG_FILE))
+        payload = {"documents": str(file), "tokenizer": str(tokenizer.path), "chats": chats}
+        parts.append(Part(file.name, digest(content), payload))
+    return parts
+
+
+def _refused(result: PartResult) -> int:
+    return int(result.counters.get("refused", 0))
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -120,6 +149,9 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
     model = load_tokenizer(Path(part.payload["tokenizer"]))
     dtype = token_dtype(model.vocab_size)
     columns = ["id", "text", "source", "language", "split", "repeats"]
+    chats = load_chats(Path(part.payload["tokenizer"]), model) if part.payload["chats"] else None
+    if chats:
+        columns.append(TURNS_COLUMN)
     source = read_table(part.payload["documents"], columns)
     ids = id_matrix(source["id"])
     hashes, repeats = hash_ids(ids, config.seed), source["repeats"].to_numpy()
@@ -129,23 +161,32 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
             f"{part.name} has documents of split {unknown[0]!r}, which is not one of"
             f" {', '.join(SPLITS)}; rebuild it with force=[documents]"
         )
+    encoder = DocumentEncoder(model, dtype, chats)
     for split in SPLITS:
         rows = np.flatnonzero(names == split)
-        tokens, sizes = _encode(source.take(rows), model, dtype)
+        found = encoder.encode(source.take(rows))
+        rows = rows[found.rows]
         copies, places = _copies(hashes[rows], repeats[rows])
         order = sort_by_hash(places, ids[rows][copies])
         copies, places = copies[order], places[order]
         table = source.take(rows[copies])
         encoded = {
-            "tokens": tokens.take(pa.array(copies)),
+            "tokens": found.tokens.take(pa.array(copies)),
             "id": table["id"],
             "source": table["source"],
             "language": table["language"],
-            "num_bytes": pa.array(sizes[copies]),
+            "num_bytes": pa.array(found.num_bytes[copies]),
             "hash": pa.array(places),
         }
+        if found.loss_mask is not None:
+            encoded[LOSS_MASK] = found.loss_mask.take(pa.array(copies))
         _write(pa.table(encoded), directory / f"{split}.arrow")
-    return {"documents": len(names), "verified": len(names)}
+    counts: dict[str, Any] = {"documents": len(names), "verified": len(names)}
+    if chats:
+        counts["verified"] -= encoder.num_refused
+        counts |= {"refused": encoder.num_refused, "first_refusal": encoder.first_refusal}
+        counts["turn_end_ids"] = sorted(encoder.turn_end_ids)
+    return counts
 
 
 def import_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[str, Any]:
@@ -186,6 +227,7 @@ def merge_split(
     plan = plan_shards(lengths[order], config.max_shard_tokens)
     tokens = [p["tokens"].combine_chunks().values.to_numpy() for p in parts]
     dtype = token_dtype(model.vocab_size)
+    masks = loss_masks(parts, tokens)
     if earlier["shards"] and not len(order):
         plan = []
     counts = dict(earlier)
@@ -195,19 +237,24 @@ def merge_split(
         chosen = order[[piece.document for piece in pieces]].astype(np.int64)
         ends = np.cumsum([piece.stop - piece.start for piece in pieces], dtype=np.int64)
         flat = np.empty(int(ends[-1]) if len(ends) else 0, dtype)
+        mask = np.empty(len(flat), np.uint8)
         row_offsets = np.concatenate([[0], ends]).astype(np.int64)
         places = itertools.pairwise(row_offsets)
         for piece, document, (start, end) in zip(pieces, chosen, places, strict=True):
             part, row = part_of[document], row_of[document]
             begin = offsets[part][row]
             flat[start:end] = tokens[part][begin + piece.start : begin + piece.stop]
+            if masks:
+                mask[start:end] = masks[part][begin + piece.start : begin + piece.stop]
         running = np.concatenate([[0], np.cumsum(model.bytes_per_token[flat], dtype=np.int64)])
         columns = {
-            "tokens": _lists(row_offsets, flat),
+            "tokens": lists(row_offsets, flat),
             **_take_facts(parts, part_of[chosen], row_of[chosen]),
             "num_bytes": pa.array(np.diff(running[row_offsets])),
             "continues": pa.array([piece.continues for piece in pieces], pa.bool_()),
         }
+        if masks:
+            columns[LOSS_MASK] = lists(row_offsets, mask)
         described = dict(metadata) | {
             "split": split,
             "num_tokens": str(len(flat)),
@@ -216,6 +263,8 @@ def merge_split(
             "shard": str(number),
             "num_shards": str(counts["shards"]),
         }
+        if masks:
+            described["loss_mask_digest"] = digest_tokens(mask)
         table = pa.table(columns).replace_schema_metadata(described)
         _write(table, out_dir / f"{split}-{number:05d}.arrow")
         counts["tokens"] += len(flat)
@@ -267,33 +316,6 @@ def _copies(hashes: np.ndarray, repeats: np.ndarray) -> tuple[np.ndarray, np.nda
     later = copy > 0
     places[later] = mix(places[later] ^ mix(copy[later].astype(np.uint64)))
     return documents, places
-
-
-def _encode(table: pa.Table, model: Tokenizer, dtype: np.dtype) -> tuple[pa.Array, np.ndarray]:
-    """(token lists, UTF-8 lengths); raises StageFailure where decoding does not give the text
-    back."""
-    pieces, lengths, sizes = [], [], []
-    for start in range(0, len(table), BATCH_DOCUMENTS):
-        batch = table.slice(start, BATCH_DOCUMENTS)
-        texts = batch["text"].to_pylist()
-        for row, (text, ids) in enumerate(zip(texts, model.encode_batch(texts), strict=True)):
-            raw = text.encode()
-            if model.decode_bytes(ids) != raw:
-                name = batch["id"][row].as_py().hex()
-                raise StageFailure(
-                    f"the tokenizer does not give document {name} back; rebuild it with"
-                    " force=[tokenizer]"
-                )
-            pieces += [ids.astype(dtype), np.array([model.eos_id], dtype)]
-            lengths.append(len(ids) + 1)
-            sizes.append(len(raw))
-    flat = np.concatenate([np.zeros(0, dtype), *pieces])
-    offsets = np.cumsum([0, *lengths], dtype=np.int64)
-    return _lists(offsets, flat), np.array(sizes, np.int64)
-
-
-def _lists(offsets: np.ndarray, flat: np.ndarray) -> pa.LargeListArray:
-    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
 
 
 def _take_facts(

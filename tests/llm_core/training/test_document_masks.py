@@ -57,7 +57,9 @@ def test_each_document_of_a_packed_batch_has_the_logits_it_has_alone(
 
 def test_validation_windows_begin_a_document_after_each_end_of_text(tmp_path: Path) -> None:
     shards = open_shards(write_token_shards(tmp_path, 12, DOCUMENT_TOKENS), "validation")
-    data = read_validation_set(shards, 16, 100, np.ones(VOCAB_SIZE, np.int32), mask_documents=True)
+    data = read_validation_set(
+        shards, 16, 100, np.ones(VOCAB_SIZE, np.int32), DataConfig(mask_documents=True)
+    )
     assert data.documents_BT is not None
     begins = data.documents_BT.diff(dim=1) > 0
     assert torch.equal(begins, data.ids_BT[:, 1:] == shards.eos_id) and begins.sum() > 5

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from llm_core.data.shards import TokenShards, digest_tokens, open_shards
+from llm_core.data.shards import LOSS_MASK, TokenShards, digest_tokens, open_shards
 
 
 def write_split(
@@ -19,14 +19,20 @@ def write_split(
     seed: int = 0,
     sources: Sequence[str] = ("web",),
     metadata: Mapping[str, str] | None = None,
+    loss_mask: Callable[[int], int] | None = None,
 ) -> None:
     """`shards` holds documents, which hold ids; documents take the sources in turn. metadata: what
-    shards note besides."""
-    number, noted = 0, dict(metadata or {})
+    shards note besides. loss_mask: of the token at a place of the stream."""
+    number, place, noted = 0, 0, dict(metadata or {})
     for k, documents in enumerate(shards):
         ids = [(number + i).to_bytes(16, "big") for i in range(len(documents))]
         names = [sources[(number + i) % len(sources)] for i in range(len(documents))]
         number += len(documents)
+        masks = []
+        for document in documents if loss_mask else []:
+            masks.append([loss_mask(place + i) for i in range(len(document))])
+            place += len(document)
+        mask = {LOSS_MASK: pa.array(masks, pa.large_list(pa.uint8()))} if loss_mask else {}
         batch = pa.record_batch(
             {
                 "tokens": pa.array(documents, pa.large_list(pa.uint16())),
@@ -35,6 +41,7 @@ def write_split(
                 "language": pa.array(["en"] * len(documents), pa.string()),
                 "num_bytes": pa.array([len(d) for d in documents], pa.int64()),
                 "continues": pa.array([False] * len(documents), pa.bool_()),
+                **mask,
             }
         )
         described = noted | {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.documents.edits import collect_edits, edit_texts
+from tasks.documents.edits import collect_edits, edit_texts, move_spans
 from tasks.documents.verdicts import EDIT, edits_column
 from tasks.runtime.artifact import ArtifactMismatch
 
@@ -135,3 +137,32 @@ def test_columns_without_some_fields_or_with_null_lists_are_read_as_edits() -> N
         [], [], [{"start": 1, "end": 2, "type": "U", "replacement": None, "reason": None}],
     ]  # fmt: skip
     assert edits_column(table, "cuts").null_count == 3
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(edited_text(), min_size=1, max_size=4), st.data())
+def test_turns_move_with_the_edits_around_them(
+    documents: list[tuple[str, list[Edit], list[Edit], list[Edit]]], data: st.DataObject
+) -> None:
+    columns = [pa.chunked_array([pa.array([d[k] for d in documents], EDIT)]) for k in (1, 2, 3)]
+    edits, texts = collect_edits(*columns), [text for text, *_ in documents]
+    edited, _ = edit_texts(pa.chunked_array([pa.array(texts, pa.large_string())]), edits, "x")
+    of, spans = [], []
+    for number, text in enumerate(texts):
+        cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=3).map(sorted))
+        places = [len(text[:i].encode()) for i in (0, *cuts, len(text))]
+        of += [number] * (len(places) - 1)
+        spans += list(pairwise(places))
+    sizes = np.array([len(text.encode()) for text in texts], np.int64)
+    moved = move_spans(sizes, edits, np.array(of), np.array(spans), "x")
+    for number, (text, *kinds) in enumerate(documents):
+        rows = np.flatnonzero(np.array(of) == number)
+        whole = edited[number].as_py().encode()
+        pieces = [whole[a:b].decode() for a, b in moved[rows].tolist()]
+        # Turns that fill the text still do.
+        assert "".join(pieces) == whole.decode()
+        assert (moved[rows[1:], 0] == moved[rows[:-1], 1]).all()
+        for row, piece in zip(rows.tolist(), pieces, strict=True):
+            start, end = spans[row]
+            if all(e["end"] <= start or e["start"] >= end for some in kinds for e in some):
+                assert piece == text.encode()[start:end].decode()

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from llm_core.config import ConfigError
-from tasks.serving.chat import ChatTemplate, NoTemplate, load_chat_template
+from tasks.tokenizer.chat_template import ChatTemplate, load_chat_template
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
+from tasks.tokenizer.template_files import NoTemplate
 from tests.support.chat_templates import CHATML, INSTRUCTIONS, TIGHT
 from tests.support.data.foreign_tokenizers import CONTROLS, FORMS, publish_tokenizer
 

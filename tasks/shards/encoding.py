@@ -1,0 +1,142 @@
+"""Encodes documents: plain texts as they are, chats by the template of the tokenizer.
+
+Every document ends with the end-of-text id and is decoded again: plain texts give the same bytes,
+chats the same characters between control tokens, white space aside, which control tokens may take.
+The loss mask of a chat is 1 for the assistant's tokens, and for the end of text where it ends an
+answer; it is 1 for all tokens of a plain text beside chats. What the template refuses is left out,
+with its first reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from llm_core.config import ConfigError
+from llm_core.data.shards import LOSS_MASK
+from tasks.corpus.turns import TURNS_COLUMN, messages_of
+from tasks.runtime.stage import StageFailure
+from tasks.tokenizer.chat_template import TRAINING_DAY, Answers, ChatTemplate, load_chat_template
+from tasks.tokenizer.encoder import Tokenizer
+from tasks.tokenizer.template_files import NoTemplate
+
+BATCH_DOCUMENTS = 256
+
+
+@dataclass(frozen=True)
+class EncodedDocuments:
+    """Documents that were encoded, in order; `rows` says which of the table."""
+
+    rows: np.ndarray
+    tokens: pa.LargeListArray
+    num_bytes: np.ndarray
+    loss_mask: pa.LargeListArray | None
+    """uint8, as many as tokens; None where no file of documents has chats."""
+
+
+@dataclass
+class DocumentEncoder:
+    """Encodes tables of documents. chats: their template, where there may be some."""
+
+    model: Tokenizer
+    dtype: np.dtype
+    chats: ChatTemplate | None = None
+    num_refused: int = 0
+    first_refusal: str = ""
+    turn_end_ids: set[int] = field(default_factory=set)
+    """Control tokens that ended an answer, other than the end of text."""
+
+    def encode(self, table: pa.Table) -> EncodedDocuments:
+        """Raises StageFailure where decoding does not give the text back."""
+        rows, pieces, masks, sizes = [], [], [], []
+        for start in range(0, len(table), BATCH_DOCUMENTS):
+            batch = table.slice(start, BATCH_DOCUMENTS)
+            names, texts = batch["id"], batch["text"].to_pylist()
+            turns = batch[TURNS_COLUMN].to_pylist() if self.chats else [None] * len(texts)
+            plain = [text for text, spans in zip(texts, turns, strict=True) if spans is None]
+            encoded = iter(self.model.encode_batch(plain))
+            for row, (text, spans) in enumerate(zip(texts, turns, strict=True)):
+                if spans is None:
+                    ids, raw = next(encoded), text.encode()
+                    if self.model.decode_bytes(ids) != raw:
+                        raise _not_given_back(names[row])
+                    ids, counts, size = np.append(ids, self.model.eos_id), None, len(raw)
+                elif (chat := self._encode_chat(text, spans, names[row])) is not None:
+                    ids, counts = chat.ids, chat.is_answer
+                    size = int(self.model.bytes_per_token[ids].sum())
+                else:
+                    continue
+                rows.append(start + row)
+                pieces.append(ids.astype(self.dtype))
+                sizes.append(size)
+                if self.chats:
+                    masks.append(np.ones(len(ids), bool) if counts is None else counts)
+        lengths = [len(piece) for piece in pieces]
+        offsets = np.cumsum([0, *lengths], dtype=np.int64)
+        flat = np.concatenate([np.zeros(0, self.dtype), *pieces])
+        mask = None
+        if self.chats:
+            mask = lists(offsets, np.concatenate([np.zeros(0, bool), *masks]).astype(np.uint8))
+        return EncodedDocuments(
+            np.array(rows, np.int64), lists(offsets, flat), np.array(sizes, np.int64), mask
+        )
+
+    def _encode_chat(
+        self, text: str, turns: Sequence[Mapping[str, Any]], name: pa.Scalar
+    ) -> Answers | None:
+        assert self.chats is not None
+        try:
+            chat = self.chats.encode_answers(messages_of(text, turns))
+        except ConfigError as error:
+            self.num_refused += 1
+            self.first_refusal = self.first_refusal or f"document {name.as_py().hex()}: {error}"
+            return None
+        ids, is_answer, shown = chat
+        if "".join(self.model.decode(ids).split()) != "".join(shown.split()):
+            raise _not_given_back(name)
+        last = np.flatnonzero(is_answer & ~np.append(is_answer[1:], False))
+        self.turn_end_ids |= set(ids[last].tolist()) & self.chats.control_ids - {self.model.eos_id}
+        if ids[-1] == self.model.eos_id:
+            return chat
+        # Where nothing else ends an answer, the end of text does.
+        open_end = is_answer[-1] and ids[-1] not in self.chats.control_ids
+        return Answers(np.append(ids, self.model.eos_id), np.append(is_answer, open_end), shown)
+
+
+def load_chats(folder: Path, model: Tokenizer) -> ChatTemplate:
+    """The template of a tokenizer. Raises StageFailure where it has none."""
+    try:
+        return load_chat_template(folder, model, now=lambda: TRAINING_DAY)
+    except NoTemplate as error:
+        raise StageFailure(
+            "the documents hold chats, but the tokenizer has no chat template; set"
+            " tokenizer.chat_template and tokenizer.special_tokens (tokenizer=chat has both)"
+        ) from error
+
+
+def lists(offsets: np.ndarray, flat: np.ndarray) -> pa.LargeListArray:
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
+
+
+def loss_masks(parts: Sequence[pa.Table], tokens: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Of each part as many as tokens; none where no part has chats."""
+    if not any(LOSS_MASK in part.column_names for part in parts):
+        return []
+    return [
+        part[LOSS_MASK].combine_chunks().values.to_numpy()
+        if LOSS_MASK in part.column_names
+        else np.ones(len(some), np.uint8)
+        for part, some in zip(parts, tokens, strict=True)
+    ]
+
+
+def _not_given_back(name: pa.Scalar) -> StageFailure:
+    return StageFailure(
+        f"the tokenizer does not give document {name.as_py().hex()} back; rebuild it with"
+        " force=[tokenizer]"
+    )
