@@ -6,6 +6,10 @@ the log-probability of the answer after `Answer:` alone (`acc_unconditional`). `
 (acc − chance) / (1 − chance). Brier score: Σ (p − right)² over choices, p from a softmax over
 log-probabilities. Calibration error: mean distance of confidence and credit over ten bins.
 
+Of a suite of likelihoods: `bits_per_byte`, the mean over items of −log₂ p / UTF-8 bytes of the
+answer (as in OLMo-core; less is better), and `greedy`, the share of answers whose every token is
+the most probable one (lm-eval's `acc` of LAMBADA).
+
 Intervals: Wilson for independent right-or-wrong items, else a bootstrap over clusters.
 """
 
@@ -41,6 +45,12 @@ CHOICE_SCORES: Mapping[str, Callable[[Row], float]] = {
     "acc_unconditional": lambda choice: choice["logprob"] - choice["unconditional"],
 }
 """Metric → what the choices of an item compare by."""
+
+LIKELIHOODS: Mapping[str, Callable[[Row], float]] = {
+    "bits_per_byte": lambda choice: -choice["logprob"] / math.log(2) / choice["bytes"],
+    "greedy": lambda choice: float(choice["is_greedy"]),
+}
+"""Metric → its value of the one answer of an item."""
 
 
 def read_suites(evaluate: Artifact) -> dict[str, Any]:
@@ -105,15 +115,20 @@ def figures(
     found["metrics"] = metrics
     if headline in by_item:
         found["detectable_difference"] = detectable_difference(by_item[headline])
+    if kind == "likelihood":
+        return found | {"merged_frac": _merged_frac(rows)}
     return found | (_of_choices(rows, metrics) if kind == "choices" else _of_answers(rows))
 
 
 def item_scores(rows: Sequence[Row], asked: Sequence[str]) -> dict[str, np.ndarray]:
-    """{metric: score of each item, from 0 to 1} of those metrics that single items have."""
+    """{metric: score of each item} of those metrics that single items have: from 0 to 1, but for
+    bits."""
     found: dict[str, np.ndarray] = {}
     for name in asked:
         if name in CHOICE_SCORES:
             found[name] = np.array([_credit(row, CHOICE_SCORES[name]) for row in rows])
+        elif name in LIKELIHOODS:
+            found[name] = np.array([LIKELIHOODS[name](row["choices"][0]) for row in rows])
         elif name in ITEM_METRICS:
             compare = ITEM_METRICS[name]
             found[name] = np.array(
@@ -141,14 +156,19 @@ def _of_choices(rows: Sequence[Row], metrics: Mapping[str, Any]) -> dict[str, An
         credit.append(_credit(row, CHOICE_SCORES["acc"]))
     bins = np.minimum((np.array(confidence) * CONFIDENCE_BINS).astype(int), CONFIDENCE_BINS - 1)
     gaps = np.bincount(bins, np.array(confidence) - np.array(credit))
-    merged = [any(choice["is_merged"] for choice in row["choices"]) for row in rows]
     return {
         "chance": chance,
         "centred": (metrics["acc"]["value"] - chance) / (1 - chance),
         "brier": math.fsum(brier) / len(rows),
         "calibration_error": float(np.abs(gaps).sum()) / len(rows),
-        "merged_frac": sum(merged) / len(rows),
+        "merged_frac": _merged_frac(rows),
     }
+
+
+def _merged_frac(rows: Sequence[Row]) -> float:
+    """Share of items of which some answer shares a token with its prompt."""
+    merged = [any(choice["is_merged"] for choice in row["choices"]) for row in rows]
+    return sum(merged) / len(rows)
 
 
 def _of_answers(rows: Sequence[Row]) -> dict[str, Any]:
