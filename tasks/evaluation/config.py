@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError, check_bounds
 from llm_core.infer.choice.sampling import SamplingParams
+from tasks.contamination.config import ContaminationConfig
 from tasks.contamination.suites import SuiteConfig
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ class EvaluateStageConfig:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     suites: SuitesConfig = field(default_factory=SuitesConfig)
+    contamination: ContaminationConfig = field(default_factory=ContaminationConfig)
+    """What counts as an item that training has seen; of `suites` those above are looked for."""
 
     def input_files(self) -> dict[str, Path]:
         """Every file of every suite, which is read and checked before anything runs."""

@@ -35,7 +35,9 @@ from tasks.evaluation.held_out import (
     wanted_dtype,
 )
 from tasks.evaluation.models import open_models
-from tasks.evaluation.suite_parts import evaluate_suites
+from tasks.evaluation.seen_items import seen_items
+from tasks.evaluation.suite_parts import OWN, Judged, score_suites
+from tasks.evaluation.suite_results import for_tracking, over_suites
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
 
@@ -97,7 +99,13 @@ def evaluate_model(
     }
     policy = policy_of(window, context, scoring) | scored_in
     result = summarise(scored, scoring) | {"policy": policy, "counts": counts}
-    result |= evaluate_suites(train, tokenizer, window, config, out_dir, run_parts)
+    if config.suites.folders:
+        sought = config.suites.searched(), config.contamination
+        seen = seen_items(shards, tokenizer, *sought, out_dir, run_parts)
+        own = Judged(OWN, train.path / "model", tokenizer.path, window)
+        suites = score_suites([own], seen, config, out_dir, run_parts)[OWN]
+        result |= {"suites": suites, "over_suites": over_suites(suites)}
+        result |= {"eval": for_tracking(suites)}
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
     return Artifact(out_dir, "evaluate", counts, result | {"samples": samples})

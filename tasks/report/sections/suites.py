@@ -46,7 +46,34 @@ def suites_of(evaluate: Facts) -> dict[str, Any]:
         "legend": [("point", "headline of a suite"), *((line.tone, line.name) for line in lines)],
         "rows": rows,
         "answers": _answers(evaluate),
+        "clean": _clean(evaluate),
     }
+
+
+def _clean(evaluate: Facts) -> list[tuple[str, ...]]:
+    """Of suites that were looked for in the training data: what is left without the items found."""
+    rows = []
+    for name, suite in evaluate.items("suites"):
+        clean, searched = Facts(suite.group("clean")), suite.number("searched_in_training")
+        items, left = suite.number("items"), clean.number("items")
+        if searched is None or items is None or left is None:
+            continue
+        metric = clean.text("metric") or ""
+        gain = Facts(clean.group("difference"))
+        low, high = gain.each("low", "high")
+        rows.append(
+            (
+                foreign(name),
+                foreign(metric),
+                count(searched),
+                count(items - left),
+                fixed(suite.number("metrics", metric, "value")),
+                fixed(clean.number("value")),
+                fixed(gain.number("value")),
+                span(low, high) if low is not None else "–",
+            )
+        )
+    return rows
 
 
 def _answers(evaluate: Facts) -> list[tuple[str, ...]]:

@@ -49,6 +49,7 @@ def test_suites_show_intervals_chance_and_how_answers_ended(tmp_path: Path) -> N
     assert "chance 0.25" in text and "chance 0.50" in text
     assert "to_chinese chrf 1.500 0.250" in text
     assert "to_chinese 5.0 % 80.0 % 0 %" in text
+    assert "cloze acc 48 5 0.620 0.578 −0.042 −0.081–−0.004" in text
     without = Page(render(changed(artifacts, "evaluate", suites={}), tmp_path)).text
     assert "Metrics of suites" in text and "Metrics of suites" not in without
 
