@@ -14,6 +14,9 @@ from tasks.contamination.suites import SuiteConfig
 if TYPE_CHECKING:
     from tasks.evaluation.suites import Suite
 
+Format = Literal["int8", "int4", "fp8"]
+"""As in `llm_core.quantize.formats`, which imports torch."""
+
 
 @dataclass(frozen=True)
 class EvaluateConfig:
@@ -48,6 +51,14 @@ class EvaluateConfig:
     """Seed of the bootstrap, and of the choice of shots."""
     shots: int | None = None
     """Solved items before each question of a suite. Null: as many as the suite asks for."""
+    folder: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """Hugging Face folder that is scored too, on the same documents and suites, to stand in one
+    table with the trained model. Its content is in the key, its place is not."""
+    checkpoints: tuple[int, ...] = ()
+    """Steps of training whose models are scored on the suites too, for learning curves. Training
+    keeps them by train.keep_models_every."""
+    formats: tuple[Format, ...] = ()
+    """Formats of weights (int8, int4, fp8) in which the trained model is scored too."""
     sample_prompts: tuple[str, ...] = ("The ",)
     """Prompts that the model continues."""
     num_document_prompts: int = 2
@@ -69,6 +80,8 @@ class EvaluateConfig:
         check_bounds(self, tensor_parallel=(1, None), data_parallel=(1, None))
         check_bounds(self, small_group_documents=(0, None), seed=(0, None), shots=(0, None))
         check_bounds(self, num_document_prompts=(0, None), document_prompt_tokens=(1, None))
+        if self.checkpoints and min(self.checkpoints) < 1:
+            raise ConfigError(f"checkpoints ({min(self.checkpoints)}) are steps, from 1 on")
         if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
             raise ConfigError(
                 f"context_tokens ({self.context_tokens}) must be less than window_tokens"
@@ -172,6 +185,11 @@ class EvaluateStageConfig:
         from tasks.evaluation.suites import SUITE_FILE, record_files, suite_folders
 
         files: dict[str, Path] = {}
+        if (folder := self.evaluate.folder) is not None:
+            if not folder.is_dir():
+                raise ConfigError(f"evaluate.folder ({folder}) is not a folder of a model")
+            inside = [file for file in sorted(folder.iterdir()) if file.is_file()]
+            files |= {f"folder/{file.name}": file for file in inside}
         loaded = {suite.name: suite for suite in self.suites.load()}
         for name, folder in suite_folders(self.suites.folders).items():
             named = {SUITE_FILE: folder / SUITE_FILE, **record_files(folder, loaded[name].file)}
@@ -183,7 +201,7 @@ class EvaluateStageConfig:
 class QuantizeConfig:
     """How `textmill quantize` rounds weights."""
 
-    format: Literal["int8", "int4", "fp8"] = "int8"
+    format: Format = "int8"
     """Format of the matrices of blocks. int8: 8 bits, a scale for each output. int4: 4.5 bits,
     including a scale and an offset for each 64 inputs. fp8: E4M3, for Hopper GPUs. Embedding and
     head are always int8."""

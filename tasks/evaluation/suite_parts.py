@@ -38,6 +38,8 @@ class Judged:
     """Its Hugging Face folder."""
     tokenizer: Path
     window_tokens: int
+    is_of_run: bool = True
+    """Whether the training data of the run is its own."""
 
     def digests(self) -> dict[str, str]:
         """Of every file that decides a score."""
@@ -56,11 +58,13 @@ def score_suites(
     out_dir: Path,
     run_parts: RunParts,
 ) -> dict[str, dict[str, Any]]:
-    """{model: {suite: its figures}}; their rows are in `ROWS_FILE`.
+    """{model: {suite: its figures}}; their rows are in `ROWS_FILE`. Empty without suites.
 
-    seen: the items of each suite that are in the training data of the run's own model.
+    seen: the items of each suite that are in the training data of the run.
     """
     suites = config.suites.load()
+    if not suites:
+        return {judged.name: {} for judged in models}
     folders = suite_folders(config.suites.folders)
     parts, owners = [], []
     for judged in models:
@@ -72,12 +76,12 @@ def score_suites(
                 place = {"name": suite.name, "folder": str(folders[suite.name]), "begin": begin}
                 payload = {**common, **place, "window_tokens": window}
                 parts.append(Part(f"{judged.name}{suite.name}-{begin}", digest(known), payload))
-                owners.append((judged.name, suite.name, begin))
+                places = seen[suite.name].places if suite.name in seen else frozenset()
+                owners.append((judged.name, begin, places if judged.is_of_run else frozenset()))
     results = run_parts(score_part, parts, config, out_dir)
     tables = []
-    for result, (model, name, begin) in zip(results, owners, strict=True):
+    for result, (model, begin, places) in zip(results, owners, strict=True):
         table = read_table(result.path / ROWS_FILE)
-        places = seen[name].places if name in seen else frozenset()
         is_seen = [begin + n in places for n in range(table.num_rows)]
         table = table.append_column("model", pa.array([model] * table.num_rows))
         tables.append(table.append_column("is_in_training", pa.array(is_seen)))

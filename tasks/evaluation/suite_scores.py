@@ -120,6 +120,7 @@ def _choose(
     rows = []
     for number, (item, answers) in enumerate(zip(items, encoded, strict=True)):
         texts = choice_texts(suite, item)
+        free_scores: list[float | None] = [*scores[len(items) + number]]
         choices = [
             {
                 "logprob": logprob,
@@ -135,7 +136,7 @@ def _choose(
                 answers,
                 found[number],
                 scores[number],
-                scores[len(items) + number] or [None] * len(texts),
+                free_scores or [None] * len(texts),
                 strict=True,
             )
         ]

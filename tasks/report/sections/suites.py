@@ -52,7 +52,7 @@ def suites_of(evaluate: Facts) -> dict[str, Any]:
 
 def _clean(evaluate: Facts) -> list[tuple[str, ...]]:
     """Of suites that were looked for in the training data: what is left without the items found."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, suite in evaluate.items("suites"):
         clean, searched = Facts(suite.group("clean")), suite.number("searched_in_training")
         items, left = suite.number("items"), clean.number("items")
