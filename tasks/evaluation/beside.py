@@ -128,15 +128,21 @@ def score_formats(
     scored: Scored,
     config: EvaluateConfig,
 ) -> dict[str, Any]:
-    """{format: bits per byte of the run's model with weights in it}, each with the bytes that its
-    weights take. windows: tokens of a window, and those of context."""
+    """{format: bits per byte of the run's model with weights in it, and the bytes that they take}.
+
+    `trained` is what the other formats are compared with. windows: tokens of a window, and those of
+    context.
+    """
     import torch
 
     from llm_core.device import choose_device
     from llm_core.huggingface.export import load_model
+    from llm_core.huggingface.files import weight_files
     from llm_core.quantize.model import num_bytes
 
-    found: dict[str, Any] = {}
+    stored = sum(file.stat().st_size for file in weight_files(folder))
+    trained = compare(scored.bits["model"], scored, config)["val_bpb"]
+    found: dict[str, Any] = {"trained": {"weight_bytes": stored, "val_bpb": trained}}
     device = choose_device(config.device)
     dtype = getattr(torch, wanted_dtype(config, device.type))
     tokens = [np.asarray(d.tokens[: config.max_document_tokens], np.int64) for d in chosen]

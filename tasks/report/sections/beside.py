@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.report.charts import Chart, Mark, Reference, Series, forest, lines
 from tasks.report.markup import foreign
-from tasks.report.quantities import Facts, fixed, size, span
+from tasks.report.quantities import MINUS, Facts, fixed, size, span
 
 MAX_CURVES = 12
 """Charts of learning curves; the table has all."""
@@ -36,8 +36,8 @@ def beside_of(evaluate: Facts) -> dict[str, Any]:
         rows.append((foreign(name), foreign(metric), *values))
         low, high = found.each("low", "high")
         if metric != "bits_per_byte":
-            title = f"{name}: {metric} {value:+.3f}"
-            marks.append(Mark(name, value, f"{value:+.3f}", title, low=low, high=high))
+            shown = f"{value:+.3f}".replace("-", MINUS)
+            marks.append(Mark(name, value, shown, f"{name}: {metric} {shown}", low=low, high=high))
     zero = [Reference("no difference", 0.0)]
     return {
         "name": beside.text("name"),
@@ -55,20 +55,12 @@ def formats_of(evaluate: Facts) -> dict[str, Any]:
         num_bytes, value = facts.number("weight_bytes"), facts.number("val_bpb", "value")
         if num_bytes is None or value is None:
             continue
-        difference = Facts(facts.group("difference"))
-        rows.append((name, size(num_bytes), fixed(value), *_interval(difference)))
+        more = _interval(Facts(facts.group("difference")))
+        rows.append((name, size(num_bytes), fixed(value), *more))
         series.append(Series(name, [(num_bytes / 1e6, value)], tone, dots=True))
-    own = evaluate.number("val_bpb", "value")
-    references = [] if own is None else [Reference("as trained", own)]
-    chart = partial(
-        lines, series, x_label="MB of weights", y_label="bits per byte", references=references
-    )
+    chart = partial(lines, series, x_label="MB of weights", y_label="bits per byte")
     legend = [(f"{one.tone} point", one.name) for one in series]
-    return {
-        "rows": rows,
-        "chart": chart if series else None,
-        "legend": [*legend, ("r1", f"as trained {fixed(own)}")],
-    }
+    return {"rows": rows, "chart": chart if series else None, "legend": legend}
 
 
 def curves_of(evaluate: Facts) -> dict[str, Any]:
@@ -97,13 +89,15 @@ def curves_of(evaluate: Facts) -> dict[str, Any]:
             lines,
             [one for one in (*bounds, own) if one.points],
             x_label="million tokens",
-            y_label=metric,
+            y_label="score",
             references=lines_of if metric.startswith("acc") else [],
         )
-        charts.append((name, chart))
+        charts.append((f"{name}: {metric}", chart))
     return {"charts": charts[:MAX_CURVES], "rows": rows, "left_out": len(charts) - MAX_CURVES}
 
 
 def _interval(facts: Facts) -> tuple[str, str]:
     value, low, high = facts.each("value", "low", "high")
+    if value is None:
+        return "–", "–"
     return fixed(value), span(low, high) if low is not None else "–"
