@@ -11,7 +11,6 @@ from tasks.report.quantities import MINUS, Facts, fixed, size, span
 
 MAX_CURVES = 12
 """Charts of learning curves; the table has all."""
-TONES = ("a", "b", "r1", "r2")
 
 
 def beside_of(evaluate: Facts) -> dict[str, Any]:
@@ -48,19 +47,24 @@ def beside_of(evaluate: Facts) -> dict[str, Any]:
 
 
 def formats_of(evaluate: Facts) -> dict[str, Any]:
-    """Bits per byte against the bytes of weights, a point for each format."""
-    found = evaluate.largest_first("formats", by=["weight_bytes"])
-    rows, series = [], []
-    for tone, (name, facts) in zip(TONES, found, strict=False):
-        num_bytes, value = facts.number("weight_bytes"), facts.number("val_bpb", "value")
-        if num_bytes is None or value is None:
+    """Bits per byte of each format of weights, the largest first; whiskers are those of the
+    difference to the weights as trained."""
+    trained = evaluate.number("formats", "trained", "val_bpb", "value")
+    rows, marks = [], []
+    for name, facts in evaluate.largest_first("formats", by=["weight_bytes"]):
+        value, num_bytes = facts.number("val_bpb", "value"), facts.number("weight_bytes")
+        if value is None or trained is None:
             continue
-        more = _interval(Facts(facts.group("difference")))
-        rows.append((name, size(num_bytes), fixed(value), *more))
-        series.append(Series(name, [(num_bytes / 1e6, value)], tone, dots=True))
-    chart = partial(lines, series, x_label="MB of weights", y_label="bits per byte")
-    legend = [(f"{one.tone} point", one.name) for one in series]
-    return {"rows": rows, "chart": chart if series else None, "legend": legend}
+        more, low, high = Facts(facts.group("difference")).each("value", "low", "high")
+        shown = "–" if more is None else fixed(more, 4)
+        interval = "–" if low is None else span(low, high, 4)
+        rows.append((name, size(num_bytes), fixed(value, 4), shown, interval))
+        ends = (None if end is None else trained + end for end in (low, high))
+        title = f"{name}, {size(num_bytes)}: {fixed(value, 4)} bits per byte"
+        label = f"{name}, {size(num_bytes)}"
+        marks.append(Mark(label, value, fixed(value, 4), title, None, *ends, against=trained))
+    chart = partial(forest, marks, [], "bits per byte") if marks else None
+    return {"rows": rows, "chart": chart}
 
 
 def curves_of(evaluate: Facts) -> dict[str, Any]:

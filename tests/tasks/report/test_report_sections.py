@@ -59,7 +59,7 @@ def test_other_models_stand_beside_the_run_s_own_with_paired_differences(tmp_pat
     text = Page(render(artifacts, tmp_path)).text
     assert "bits per byte 1.686 1.200 −0.486 −0.550 to −0.410" in text
     assert "cloze acc 0.620 0.780 0.160 0.040–0.280 0.021" in text
-    assert "trained 20.4 MB 1.686 – –" in text and "agreement: acc −0.012" in text
+    assert "trained 20.4 MB 1.6860 – –" in text and "agreement: acc −0.012" in text
     assert "no difference: 0.000 folder − this model" in text
     unfit = {"name": "published", "no_bits": "its tokens do not give 3 of 57 texts back"}
     without = Page(render(changed(artifacts, "evaluate", beside=unfit), tmp_path)).text
@@ -76,8 +76,8 @@ def test_scores_are_drawn_against_tokens_and_bits_against_the_size_of_weights(
     text = Page(render(artifacts, tmp_path)).text
     assert "cloze acc 600 9.830 0.620 0.520–0.720" in text
     assert "acc, million tokens 9.8304: 0.62 score" in text and "chance: 0.250" in text
-    assert "int4 3.10 MB 1.726 0.040 0.020–0.060" in text
-    assert "int4, MB of weights 3.1: 1.726 bits per byte" in text
+    assert "int4 3.10 MB 1.7260 0.0400 0.0200–0.0600" in text
+    assert "int4, 3.10 MB: 1.7260 bits per byte" in text
     nothing = Page(
         render(changed(artifacts, "evaluate", formats={}, curves={}, beside={}), tmp_path)
     ).text
