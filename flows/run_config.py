@@ -197,7 +197,9 @@ class RunConfig:
             "shards": self.shards.in_store(self.store),
             "train": self.train_stage,
             "contamination": self.contamination.also_of(self.suites.searched()),
-            "evaluate": EvaluateStageConfig(self.evaluate, self.generate, self.suites),
+            "evaluate": EvaluateStageConfig(
+                self.evaluate, self.generate, self.suites, replace(self.contamination, suites={})
+            ),
         }
         return {name: named.get(name) or getattr(self, name) for name in STAGES}
 
