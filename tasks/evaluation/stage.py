@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
 from tasks.evaluation.generate import TextStream, answer_limits, generate_texts
 from tasks.evaluation.held_out import (
+    Scored,
     check_round_trip,
     choose_documents,
     choose_window,
@@ -89,6 +90,10 @@ def evaluate_model(
         scored_in = to_scoring_dtype(model, codec, chosen, window, context, scoring)
         scored = score(model, codec, training, chosen, window, context, scoring)
         samples = write_samples(model, codec, prompts, generation)
+        compared = {}
+        is_same_rule = scoring.windows == "disjoint" and scoring.max_document_tokens is None
+        if scoring.backend == "lm_eval" and is_same_rule and alone:
+            compared["lm_eval"] = _harness(model, codec, scored, window, scoring)
         del model  # suites load their own, and memory may not hold both
     counts = skipped | {
         "documents": len(chosen),
@@ -96,11 +101,27 @@ def evaluate_model(
         "bytes": int(scored.num_bytes.sum()),
     }
     policy = policy_of(window, context, scoring) | scored_in
-    result = summarise(scored, scoring) | {"policy": policy, "counts": counts}
+    result = summarise(scored, scoring) | {"policy": policy, "counts": counts} | compared
     result |= evaluate_suites(train, tokenizer, window, config, out_dir, run_parts)
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
     return Artifact(out_dir, "evaluate", counts, result | {"samples": samples})
+
+
+def _harness(
+    model: Transformer, tokenizer: Tokenizer, scored: Scored, window: int, config: EvaluateConfig
+) -> dict[str, float]:
+    """What the evaluation harness says about the texts that were scored."""
+    from tasks.evaluation.harness import compare_documents, harness_model, own_score
+
+    texts = [
+        tokenizer.decode_bytes(tokens[tokens != tokenizer.eos_id]).decode()
+        for document in scored.documents
+        for tokens in [document.tokens]
+    ]
+    value = float(scored.bits["model"].sum() / scored.num_bytes.sum())
+    lm = harness_model(model, tokenizer, window, own_score(model, config.batch_tokens))
+    return compare_documents(lm, texts, value)
 
 
 def choose_prompts(

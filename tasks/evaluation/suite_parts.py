@@ -70,6 +70,10 @@ def evaluate_suites(
         mine = [row for row in rows if row["suite"] == suite.name]
         names = ("kind", "asked", "headline", "language", "bootstrap_samples")
         found[suite.name] = about | figures(mine, *(about[name] for name in names))
+        if config.evaluate.backend == "lm_eval" and suite.file.kind == "choices":
+            found[suite.name]["lm_eval"] = _harness(
+                common, suite, mine, shots, window_tokens, config
+            )
     return {"suites": found, "over_suites": over_suites(found), "eval": for_tracking(found)}
 
 
@@ -85,6 +89,24 @@ def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapp
     rows = score_items(model, tokenizer, suite, items, given["window_tokens"], scoring)
     write_rows(rows, directory / ROWS_FILE)
     return {"items": len(rows)}
+
+
+def _harness(
+    common: Mapping[str, str],
+    suite: Suite,
+    rows: list[dict[str, Any]],
+    shots: int,
+    window_tokens: int,
+    config: EvaluateStageConfig,
+) -> dict[str, Any]:
+    """What the evaluation harness says about the same items."""
+    from tasks.evaluation.harness import compare_suite, harness_model, own_score
+
+    scoring = config.evaluate
+    model, tokenizer = _loaded(common["model"], common["tokenizer"], scoring.device, scoring.dtype)
+    score = own_score(model, scoring.batch_tokens)
+    lm = harness_model(model, tokenizer, window_tokens, score)
+    return compare_suite(lm, suite, rows, shots, scoring.seed)
 
 
 def num_scored(suite: Suite, config: EvaluateStageConfig) -> int:
