@@ -6,7 +6,7 @@ The rules between groups are checked here; those within a group beside its datac
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -168,7 +168,9 @@ class RunConfig:
             "shards": self.shards.in_store(self.store),
             "train": self.train_stage,
             "contamination": self.contamination.also_of(self.suites.searched()),
-            "evaluate": EvaluateStageConfig(self.evaluate, self.generate, self.suites),
+            "evaluate": EvaluateStageConfig(
+                self.evaluate, self.generate, self.suites, replace(self.contamination, suites={})
+            ),
         }
         return {name: named.get(name) or getattr(self, name) for name in STAGES}
 

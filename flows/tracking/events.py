@@ -26,6 +26,7 @@ from flows.tracking.mlflow_log import (
 from flows.tracking.mlflow_names import numbers, numbers_of_stage, params
 from flows.tracking.models import log_model, trained_model
 from flows.tracking.speeds import speed_points
+from flows.tracking.suite_curves import curve_points
 from flows.tracking.views import compare_page, sweep_view
 from llm_core.training.metric_log import METRICS_FILE, PROFILE_FOLDER, is_of_run, read_rows
 from tasks.runtime.artifact import ARTIFACT_FILE, Artifact, load_artifact, write_json
@@ -135,6 +136,8 @@ def _tell_artifact(log: MlflowLog, journal: Journal, run_id: str, artifact: Arti
     log.metrics(run_id, numbers_of_stage(artifact.counters, artifact.metrics), finished_at)
     if artifact.stage == "bench":
         log.points(run_id, speed_points(artifact.metrics, milliseconds(finished_at)))
+    if artifact.stage == "evaluate":
+        log.points(run_id, curve_points(artifact.metrics, milliseconds(finished_at)))
     rows = read_rows(artifact.path / METRICS_FILE)
     if rows:
         # `metrics.jsonl` holds each step once and nothing of the clock.

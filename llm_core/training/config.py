@@ -41,6 +41,9 @@ class TrainConfig(ComputeConfig):
     keep_best_checkpoint: bool = field(default=False, metadata=NOT_IN_KEY)
     """Also keep the checkpoint of the lowest validation loss; each validation that improves it
     saves one."""
+    keep_models_every: int = 0
+    """Steps between models that the artifact keeps beside the last one, as Hugging Face folders in
+    models/, for evaluate.checkpoints. 0: none."""
     restart: bool = field(default=False, metadata=NOT_IN_KEY)
     """Start at step 0 where no checkpoint is sound, which is otherwise refused. Sound ones are
     resumed from all the same."""
@@ -90,6 +93,11 @@ class TrainConfig(ComputeConfig):
             raise ConfigError(
                 f"validate_every ({self.validate_every}) must not be negative; 0 validates after"
                 " the last step only"
+            )
+        if self.keep_models_every < 0:
+            raise ConfigError(
+                f"keep_models_every ({self.keep_models_every}) must not be negative; 0 keeps the"
+                " last model only"
             )
 
     @property

@@ -68,7 +68,8 @@ REFUSED = 2
 """Exit code of a run that is refused, diverges or cannot write; it would end so again."""
 USER_ERRORS = (ConfigError, ShardError, CheckpointError, TrainingDiverged, OSError)
 """What ends with that code and one line, which names the way out; anything else is a defect."""
-MODEL_FOLDER = "model"
+MODEL_FOLDER, MODELS_FOLDER = "model", "models"
+"""Of the last step, and of earlier ones in a folder each."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -157,6 +158,13 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             layout, optimizer, start = resume(config, workdir, ranks, saved, metrics)
             if ranks.is_first:
                 timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
+
+            def keep_model(step: int) -> None:
+                weights = whole_weights(layout, ranks)
+                if ranks.is_first:
+                    folder = f"{MODELS_FOLDER}/step-{step:08d}"
+                    publish_model(config, weights, workdir, shards.eos_id, folder)
+
             guard, recorder = config.optim.guard, None
             if train.profile_steps:
                 first, last = train.profile_steps
@@ -177,6 +185,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 recorder=recorder,
                 sources=loader.sources.names if loader.sources else (),
                 on_step=status.note_step if ranks.is_first else None,
+                keep_model=keep_model,
             )
             if ranks.is_first:
                 status.note_step(start)
@@ -210,16 +219,21 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
 
 
 def publish_model(
-    config: RunConfig, weights: Mapping[str, Tensor], workdir: Path, eos_id: int | None
+    config: RunConfig,
+    weights: Mapping[str, Tensor],
+    workdir: Path,
+    eos_id: int | None,
+    folder: str = MODEL_FOLDER,
 ) -> None:
-    """Export to `model/`, which is the whole model or is not there."""
-    final, unpublished = workdir / MODEL_FOLDER, workdir / f".{MODEL_FOLDER}.tmp"
+    """Export to `folder`, which is the whole model or is not there."""
+    final, unpublished = workdir / folder, workdir / f".{MODEL_FOLDER}.tmp"
+    final.parent.mkdir(exist_ok=True)
     for path in (unpublished, final):
         if path.exists():
             shutil.rmtree(path)
     export_model(config.model, weights, unpublished, eos_id)
     os.rename(unpublished, final)
-    sync_folder(workdir)
+    sync_folder(final.parent)
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:

@@ -45,7 +45,8 @@ class Trainer:
     back after too many skipped steps; None: it does not. recorder: of a profile of some steps;
     None: there is none. sources: names of the sources that batches tell of, for losses by source.
     should_stop: asked after each step; one rank's yes stops all, several ranks after the step that
-    follows. on_step: told each step that ended on the host.
+    follows. on_step: told each step that ended on the host. keep_model: writes the model of a step,
+    with all ranks.
     """
 
     layout: Layout
@@ -63,6 +64,7 @@ class Trainer:
     recorder: Recorder | None = None
     sources: tuple[str, ...] = ()
     on_step: Callable[[int], None] | None = None
+    keep_model: Callable[[int], None] | None = None
     _stops: Vote = field(init=False)
     _passed_batches: int = 0
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
@@ -101,6 +103,11 @@ class Trainer:
             if self.rollback and self._is_point(step):
                 self.rollback.points.save(step, self.layout, self.optimizer)
             stop = stop or not self._validate_if_due(step)
+            every = train.keep_models_every
+            if self.keep_model and every and step % every == 0:
+                # Before the checkpoint of this step, so that a run that resumes there has it.
+                self.keep_model(step)
+                self.clock.restart()
             if saves or stop or self._is_best(step):
                 self._save(step)
             if stop:

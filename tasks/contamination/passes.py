@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,23 @@ def clean_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
 
 def find_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
     """Every proved occurrence of an n-gram: `row, ngram, start, stop` (bytes of the document)."""
+    del config
+    index = SuiteIndex.load(Path(part.payload["index"]))
+    texts = text_buffers(read_table(part.payload["documents"], ["text"])["text"])
+    table, unproved = occurrences(*texts, index)
+    write_table(table, directory / FOUND_FILE)
+    return {"found": table.num_rows, "unproved": unproved}
+
+
+def occurrences(buf: np.ndarray, begins: np.ndarray, index: SuiteIndex) -> tuple[pa.Table, int]:
+    """(proved occurrences as `find_part` writes them, how many were not proved).
+
+    buf: UTF-8 bytes of texts; begins: where each begins, and the end of the last.
+    """
     from tasks.kernels.dedup.suite_ngrams import find_ngrams, prove_ngrams
     from tasks.kernels.text.chars import char_classes, fold_table
 
-    del config
-    index = SuiteIndex.load(Path(part.payload["index"]))
     tables = (char_classes(), fold_table())
-    buf, begins = text_buffers(read_table(part.payload["documents"], ["text"])["text"])
     arrays = {
         name: np.array(getattr(index, name))
         for name in ("text", "hashes", "lengths", "text_starts", "text_stops", "starts")
@@ -75,21 +86,33 @@ def find_part(part: Part, directory: Path, config: ContaminationConfig) -> Mappi
     proved = spans[:, 0] >= 0
     columns = {"row": found[:, 0], "ngram": found[:, 2], "start": spans[:, 0], "stop": spans[:, 1]}
     table = pa.table({name: values[proved] for name, values in columns.items()})
-    write_table(table, directory / FOUND_FILE)
-    return {"found": int(proved.sum()), "unproved": int((~proved).sum())}
+    return table, int((~proved).sum())
 
 
-def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
-    """The sidecar of one file, its lines of `hits.jsonl`, the items found and a few excerpts."""
-    folder = Path(part.payload["index"])
-    index, frequent = SuiteIndex.load(folder), np.load(folder / "frequent.npy")
-    names = json.loads((folder / "items.json").read_text("utf-8"))
-    documents = read_table(part.payload["documents"], ["id", "text", "source"])
-    found = read_table(part.payload["found"])
-    rows, ngrams, starts, stops = (
-        found[name].to_numpy() for name in ("row", "ngram", "start", "stop")
-    )
+@dataclass(frozen=True)
+class Match:
+    """An item that a document holds."""
 
+    row: int
+    """Of the document."""
+    item: int
+    occurrences: np.ndarray
+    """Rows of the table of occurrences, by the place in the text."""
+    item_frac: float
+    """Share of the item's n-grams that the document holds."""
+    with_answer: bool
+
+
+def matches(
+    found: pa.Table,
+    index: SuiteIndex,
+    frequent: np.ndarray,
+    num_items: int,
+    config: ContaminationConfig,
+) -> Iterator[Match]:
+    """The items that the occurrences of a file amount to. frequent: whether each n-gram is in too
+    many documents to count by itself."""
+    rows, ngrams, starts = (found[name].to_numpy() for name in ("row", "ngram", "start"))
     # One entry per occurrence and item that has the n-gram.
     owners = np.diff(index.item_begins)[ngrams]
     occurrence = np.repeat(np.arange(len(rows)), owners)
@@ -102,15 +125,12 @@ def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
     is_full = np.asarray(index.lengths) == config.ngram_units
     is_full = np.repeat(is_full, np.diff(index.item_begins))
     num_question, num_answered, num_full = (
-        np.bincount(items[which], minlength=len(names)) for which in (~reaches, reaches, is_full)
+        np.bincount(items[which], minlength=num_items) for which in (~reaches, reaches, is_full)
     )
     order = np.lexsort((starts[occurrence], item, rows[occurrence]))
     pair = np.stack([rows[occurrence], item], axis=1)[order]
     is_first = np.any(np.diff(pair, axis=0, prepend=-1) != 0, axis=1)
     borders = np.flatnonzero(np.append(is_first, True))
-    num_hits = np.zeros(documents.num_rows, np.int32)
-    ids = documents["id"].to_pylist()
-    hits, hit_items, hit_rows = [], [], []
     for first, last in itertools.pairwise(borders):
         which = order[first:last]
         row, number = int(pair[first, 0]), int(pair[first, 1])
@@ -122,20 +142,35 @@ def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapp
         whole = share >= 1 and num_full[number] > 0
         if share < config.min_item_frac or not (whole or (~frequent[here]).any()):
             continue
-        num_hits[row] += 1
-        spans = merged_spans(starts[occurrence[which]], stops[occurrence[which]])
-        suite, name, place = names[number]
-        hit_items.append(number)
-        hit_rows.append(row)
+        yield Match(row, number, occurrence[which], share, bool(answered[which].any()))
+
+
+def judge_part(part: Part, directory: Path, config: ContaminationConfig) -> Mapping[str, Any]:
+    """The sidecar of one file, its lines of `hits.jsonl`, the items found and a few excerpts."""
+    folder = Path(part.payload["index"])
+    index, frequent = SuiteIndex.load(folder), np.load(folder / "frequent.npy")
+    names = json.loads((folder / "items.json").read_text("utf-8"))
+    documents = read_table(part.payload["documents"], ["id", "text", "source"])
+    found = read_table(part.payload["found"])
+    starts, stops = (found[name].to_numpy() for name in ("start", "stop"))
+    num_hits = np.zeros(documents.num_rows, np.int32)
+    ids = documents["id"].to_pylist()
+    hits, hit_items, hit_rows = [], [], []
+    for match in matches(found, index, frequent, len(names), config):
+        num_hits[match.row] += 1
+        spans = merged_spans(starts[match.occurrences], stops[match.occurrences])
+        suite, name, place = names[match.item]
+        hit_items.append(match.item)
+        hit_rows.append(match.row)
         hits.append(
             {
                 "suite": suite,
                 "item": name,
                 "number": place,
-                "document": ids[row].hex(),
+                "document": ids[match.row].hex(),
                 "spans": spans,
-                "item_frac": round(share, 4),
-                "with_answer": bool(answered[which].any()),
+                "item_frac": round(match.item_frac, 4),
+                "with_answer": match.with_answer,
             }
         )
     lines = [printable(json.dumps(hit, ensure_ascii=False)) + "\n" for hit in hits]

@@ -128,6 +128,42 @@ def mean_interval(
     return found
 
 
+def subset_gain(
+    values: np.ndarray,
+    is_inside: np.ndarray,
+    clusters: Sequence[str],
+    num_samples: int,
+    seed: int,
+) -> Interval:
+    """The mean of the values inside minus the mean of all, with its 95 % bootstrap interval.
+
+    Whole clusters are drawn, and both means are those of the same draw, since the subset is part of
+    the whole. Draws without a value inside count for nothing. No interval where all are inside, or
+    of one cluster. Raises ValueError without a value inside.
+    """
+    if not is_inside.any():
+        raise ValueError("a subset needs at least one value")
+    values = np.asarray(values, np.float64)
+    value = float(values[is_inside].mean() - values.mean())
+    names, owners = np.unique(np.asarray(clusters), return_inverse=True)
+    if len(names) == 1 or is_inside.all():
+        return Interval(value, None, None, None, len(names))
+    columns = np.stack(
+        [
+            np.bincount(owners, weights, len(names))
+            for weights in (values, np.ones(len(values)), values * is_inside, is_inside * 1.0)
+        ]
+    )
+    rng, replicates = np.random.default_rng(seed), np.empty(num_samples)
+    for n in range(num_samples):
+        drawn = np.bincount(rng.integers(0, len(names), len(names)), minlength=len(names))
+        total, count, inside, count_inside = columns @ drawn
+        replicates[n] = inside / count_inside - total / count if count_inside else np.nan
+    low, high = np.nanquantile(replicates, [0.025, 0.975])
+    error = float(np.nanstd(replicates, ddof=1))
+    return Interval(value, float(low), float(high), error, len(names))
+
+
 def mcnemar(first: np.ndarray, other: np.ndarray) -> float:
     """Two-sided exact p-value that neither of two models is better on the same items.
 

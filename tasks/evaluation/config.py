@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError, check_bounds
 from llm_core.infer.choice.sampling import SamplingParams
+from tasks.contamination.config import ContaminationConfig
 from tasks.contamination.suites import SuiteConfig
 
 if TYPE_CHECKING:
     from tasks.evaluation.suites import Suite
+
+Format = Literal["int8", "int4", "fp8"]
+"""As in `llm_core.quantize.formats`, which imports torch."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,14 @@ class EvaluateConfig:
     """Seed of the bootstrap, and of the choice of shots."""
     shots: int | None = None
     """Solved items before each question of a suite. Null: as many as the suite asks for."""
+    folder: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """Hugging Face folder that is scored too, on the same documents and suites, to stand in one
+    table with the trained model. Its content is in the key, its place is not."""
+    checkpoints: tuple[int, ...] = ()
+    """Steps of training whose models are scored on the suites too, for learning curves. Training
+    keeps them by train.keep_models_every."""
+    formats: tuple[Format, ...] = ()
+    """Formats of weights (int8, int4, fp8) in which the trained model is scored too."""
     sample_prompts: tuple[str, ...] = ("The ",)
     """Prompts that the model continues."""
     num_document_prompts: int = 2
@@ -76,6 +88,8 @@ class EvaluateConfig:
             raise ConfigError(
                 "backend (lm_eval) needs the package lm-eval; install textmill[lm-eval], or use own"
             )
+        if self.checkpoints and min(self.checkpoints) < 1:
+            raise ConfigError(f"checkpoints ({min(self.checkpoints)}) are steps, from 1 on")
         if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
             raise ConfigError(
                 f"context_tokens ({self.context_tokens}) must be less than window_tokens"
@@ -171,12 +185,19 @@ class EvaluateStageConfig:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     suites: SuitesConfig = field(default_factory=SuitesConfig)
+    contamination: ContaminationConfig = field(default_factory=ContaminationConfig)
+    """What counts as an item that training has seen; of `suites` those above are looked for."""
 
     def input_files(self) -> dict[str, Path]:
         """Every file of every suite, which is read and checked before anything runs."""
         from tasks.evaluation.suites import SUITE_FILE, record_files, suite_folders
 
         files: dict[str, Path] = {}
+        if (folder := self.evaluate.folder) is not None:
+            if not folder.is_dir():
+                raise ConfigError(f"evaluate.folder ({folder}) is not a folder of a model")
+            inside = [file for file in sorted(folder.iterdir()) if file.is_file()]
+            files |= {f"folder/{file.name}": file for file in inside}
         loaded = {suite.name: suite for suite in self.suites.load()}
         for name, folder in suite_folders(self.suites.folders).items():
             named = {SUITE_FILE: folder / SUITE_FILE, **record_files(folder, loaded[name].file)}
@@ -188,7 +209,7 @@ class EvaluateStageConfig:
 class QuantizeConfig:
     """How `textmill quantize` rounds weights."""
 
-    format: Literal["int8", "int4", "fp8"] = "int8"
+    format: Format = "int8"
     """Format of the matrices of blocks. int8: 8 bits, a scale for each output. int4: 4.5 bits,
     including a scale and an offset for each 64 inputs. fp8: E4M3, for Hopper GPUs. Embedding and
     head are always int8."""

@@ -15,19 +15,24 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_core.infer.choice.sampling import GREEDY
 from llm_core.infer.score_plan import Continuation
 from llm_core.infer.scoring import score_continuations
+from tasks.corpus.documentset import read_table
 from tasks.evaluation.generate import generate_texts
 from tasks.evaluation.prompts import choice_texts, prompt_of
-from tasks.evaluation.suite_results import CHOICE_SCORES, item_scores
+from tasks.evaluation.suite_parts import Judged, loaded
+from tasks.evaluation.suite_results import CHOICE_SCORES, ROWS_FILE, item_scores
 
 if TYPE_CHECKING:
     from lm_eval.api.model import TemplateLM
 
     from llm_core.model.transformer import Transformer
+    from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig
+    from tasks.evaluation.held_out import Scored
     from tasks.evaluation.suites import Suite
     from tasks.tokenizer.encoder import Tokenizer
 
@@ -185,9 +190,44 @@ def compare_suite(
     }
 
 
-def compare_documents(lm: TemplateLM, texts: Iterable[str], bits_per_byte: float) -> dict[str, Any]:
+def add_harness(
+    found: Mapping[str, dict[str, Any]], judged: Judged, config: EvaluateStageConfig, folder: Path
+) -> None:
+    """Put what the harness says beside the figures of each suite of choices; the rows of a model
+    are those in `folder`."""
+    scoring = config.evaluate
+    about = str(judged.model), str(judged.tokenizer), scoring.device, scoring.dtype
+    model, tokenizer = loaded(*about)
+    lm = harness_model(
+        model, tokenizer, judged.window_tokens, own_score(model, scoring.batch_tokens)
+    )
+    rows = read_table(folder / ROWS_FILE).to_pylist()
+    for suite in config.suites.load():
+        if suite.file.kind == "choices":
+            mine = [r for r in rows if (r["model"], r["suite"]) == (judged.name, suite.name)]
+            shots = found[suite.name]["shots"]
+            found[suite.name]["lm_eval"] = compare_suite(lm, suite, mine, shots, scoring.seed)
+
+
+def compare_documents(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    scored: Scored,
+    window_tokens: int,
+    config: EvaluateConfig,
+) -> dict[str, Any]:
     """Bits per byte of the harness beside ours, of the same texts in disjoint windows. Where our
     documents end with end-of-text, that takes a place of the last window."""
+    tokens = [document.tokens for document in scored.documents]
+    texts = [tokenizer.decode_bytes(t[t != tokenizer.eos_id]).decode() for t in tokens]
+    score = own_score(model, config.batch_tokens)
+    theirs = bits_per_byte(harness_model(model, tokenizer, window_tokens, score), texts)
+    value = float(scored.bits["model"].sum() / scored.num_bytes.sum())
+    return {"value": value, "lm_eval": theirs, "difference": value - theirs}
+
+
+def bits_per_byte(lm: TemplateLM, texts: Iterable[str]) -> float:
+    """That of the harness over whole texts."""
     task = {
         "output_type": "loglikelihood_rolling",
         "doc_to_text": "",
@@ -195,9 +235,7 @@ def compare_documents(lm: TemplateLM, texts: Iterable[str], bits_per_byte: float
         "metric_list": [{"metric": "bits_per_byte"}],
     }
     results, _ = run_harness(lm, [{"text": text} for text in texts], task)
-    theirs = float(results["bits_per_byte,none"])
-    difference = bits_per_byte - theirs
-    return {"value": bits_per_byte, "lm_eval": theirs, "difference": difference}
+    return float(results["bits_per_byte,none"])
 
 
 def _why(row: Mapping[str, Any], metric: str) -> str | None:

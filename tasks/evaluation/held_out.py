@@ -70,9 +70,14 @@ def choose_window(train: Artifact, model: Transformer, config: EvaluateConfig) -
             f"window_tokens ({window}) must be at most the model's max_seq_len"
             f" ({model.config.max_seq_len})"
         )
+    return window, context_of(window, config)
+
+
+def context_of(window: int, config: EvaluateConfig) -> int:
+    """Tokens of a window that only give context."""
     if config.windows != "overlapping":
-        return window, 0
-    return window, window // 2 if config.context_tokens is None else config.context_tokens
+        return 0
+    return window // 2 if config.context_tokens is None else config.context_tokens
 
 
 def choose_documents(

@@ -38,7 +38,10 @@ class Encoded:
 def prompt_of(suite: Suite, item: SuiteItem, num_shots: int, seed: int) -> str:
     """What a model is given for an item: solved others, then its question."""
     shown = [
-        question_of(suite, shot) + suite.file.delimiter + _solution(suite, shot)
+        question_of(suite, shot)
+        + stem_of(shot, shot.label or 0)
+        + suite.file.delimiter
+        + _solution(suite, shot)
         for shot in choose_shots(suite, item, num_shots, seed)
     ]
     return suite.file.separator.join([*shown, question_of(suite, item)])
@@ -81,6 +84,11 @@ def choice_texts(suite: Suite, item: SuiteItem) -> Sequence[str]:
 
 def _solution(suite: Suite, item: SuiteItem) -> str:
     return item.references[0] if item.label is None else choice_texts(suite, item)[item.label]
+
+
+def stem_of(item: SuiteItem, choice: int) -> str:
+    """What stands between the question and a choice, and is not scored."""
+    return item.stems[choice] if item.stems else ""
 
 
 def _has_letters(suite: Suite) -> bool:

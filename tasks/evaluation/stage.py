@@ -11,8 +11,9 @@ on exactly the same tokens and bytes: add-one unigram and bigram models of the t
 In: `id, text` of documents, `tokens, id, source, language, num_bytes` of the validation shards, the
 tokens of the training shards. Out: `eval.json`, with a row per document for paired comparisons, and
 `samples.json` (scrubbed); with suites (`tasks.evaluation.suite_parts`), `items.parquet` with a row
-per item. Numbers are rounded to what float32 passes can promise. Cost: one forward over at most
-twice the scored tokens, one pass over the training tokens, and that of the suites.
+per item; and what `tasks.evaluation.beside` says of other models. Numbers are rounded to what
+float32 passes can promise. Cost: one forward over at most twice the scored tokens, one pass over
+the training tokens, and that of the suites.
 """
 
 from __future__ import annotations
@@ -21,10 +22,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.evaluation.beside import (
+    beside_folder,
+    beside_suites,
+    checkpoints,
+    curves,
+    score_folder,
+    score_formats,
+)
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
 from tasks.evaluation.generate import TextStream, answer_limits, generate_texts
 from tasks.evaluation.held_out import (
-    Scored,
     check_round_trip,
     choose_documents,
     choose_window,
@@ -36,7 +44,9 @@ from tasks.evaluation.held_out import (
     wanted_dtype,
 )
 from tasks.evaluation.models import open_models
-from tasks.evaluation.suite_parts import evaluate_suites
+from tasks.evaluation.seen_items import seen_items
+from tasks.evaluation.suite_parts import OWN, Judged, score_suites
+from tasks.evaluation.suite_results import for_tracking, over_suites
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
 
@@ -84,6 +94,9 @@ def evaluate_model(
         chosen, skipped = choose_documents(validation, scoring)
         check_round_trip(documents, codec, chosen)
         window, context = choose_window(train, model, scoring)
+        own = Judged(OWN, train.path / "model", tokenizer.path, window)
+        steps = checkpoints(own, train, scoring)
+        other = None if scoring.folder is None else beside_folder(scoring.folder, scoring)
         prompts = choose_prompts(codec, chosen, scoring)
         # A prompt that does not fit is an error before anything is scored.
         answer_limits(model, codec, prompts, generation.max_new_tokens)
@@ -93,7 +106,9 @@ def evaluate_model(
         compared = {}
         is_same_rule = scoring.windows == "disjoint" and scoring.max_document_tokens is None
         if scoring.backend == "lm_eval" and is_same_rule and alone:
-            compared["lm_eval"] = _harness(model, codec, scored, window, scoring)
+            from tasks.evaluation.harness import compare_documents
+
+            compared["lm_eval"] = compare_documents(model, codec, scored, window, scoring)
         del model  # suites load their own, and memory may not hold both
     counts = skipped | {
         "documents": len(chosen),
@@ -102,26 +117,29 @@ def evaluate_model(
     }
     policy = policy_of(window, context, scoring) | scored_in
     result = summarise(scored, scoring) | {"policy": policy, "counts": counts} | compared
-    result |= evaluate_suites(train, tokenizer, window, config, out_dir, run_parts)
+    if scoring.formats:
+        sizes = codec.eos_id, (window, context)
+        result["formats"] = score_formats(own.model, chosen, *sizes, scored, scoring)
+    if other is not None:
+        result["beside"] = score_folder(other, codec, chosen, scored, scoring)
+    if config.suites.folders:
+        sought = config.suites.searched(), config.contamination
+        seen = seen_items(shards, tokenizer, *sought, out_dir, run_parts)
+        judged = [own, *steps, *([] if other is None else [other])]
+        suites = score_suites(judged, seen, config, out_dir, run_parts)
+        if scoring.backend == "lm_eval":
+            from tasks.evaluation.harness import add_harness
+
+            add_harness(suites[OWN], own, config, out_dir)
+        result |= {"suites": suites[OWN], "over_suites": over_suites(suites[OWN])}
+        result |= {"eval": for_tracking(suites[OWN])}
+        if steps:
+            result["curves"] = curves(suites, train)
+        if other is not None:
+            result["beside"] |= beside_suites(suites, out_dir)
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
     return Artifact(out_dir, "evaluate", counts, result | {"samples": samples})
-
-
-def _harness(
-    model: Transformer, tokenizer: Tokenizer, scored: Scored, window: int, config: EvaluateConfig
-) -> dict[str, float]:
-    """What the evaluation harness says about the texts that were scored."""
-    from tasks.evaluation.harness import compare_documents, harness_model, own_score
-
-    texts = [
-        tokenizer.decode_bytes(tokens[tokens != tokenizer.eos_id]).decode()
-        for document in scored.documents
-        for tokens in [document.tokens]
-    ]
-    value = float(scored.bits["model"].sum() / scored.num_bytes.sum())
-    lm = harness_model(model, tokenizer, window, own_score(model, config.batch_tokens))
-    return compare_documents(lm, texts, value)
 
 
 def choose_prompts(

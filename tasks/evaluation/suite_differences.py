@@ -7,13 +7,13 @@ Holm over the suites. A suite whose items or prompts differ is refused, with wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from tasks.corpus.statistics import holm, mcnemar, ratio_bootstrap
-from tasks.evaluation.suite_results import ROWS_FILE, item_scores
+from tasks.evaluation.suite_results import Row, item_scores, read_rows
 from tasks.runtime.artifact import Artifact
 
 SIGNIFICANT = 0.05
@@ -23,14 +23,23 @@ MUST_AGREE = ("digest", "shots", "asked")
 def suite_differences(first: Artifact, other: Artifact) -> dict[str, dict[str, Any]]:
     """{suite: what differs}, of suites that both have scored: other minus first."""
     known = [each.metrics.get("suites", {}) for each in (first, other)]
-    shared = [name for name in known[0] if name in known[1]]
-    if not shared:
+    if not known[0].keys() & known[1].keys():
         return {}
-    rows = [_rows(each) for each in (first, other)]
-    found = {}
-    for name in shared:
-        about = [suites[name] for suites in known]
-        found[name] = _difference(*about, *(each[name] for each in rows))
+    return differences(*known, *(read_rows(each) for each in (first, other)))
+
+
+def differences(
+    first: Mapping[str, Any],
+    other: Mapping[str, Any],
+    first_rows: Mapping[str, Sequence[Row]],
+    other_rows: Mapping[str, Sequence[Row]],
+) -> dict[str, dict[str, Any]]:
+    """The same of {suite: its figures} and {suite: its rows} of two models."""
+    shared = [name for name in first if name in other]
+    found = {
+        name: _difference(first[name], other[name], first_rows[name], other_rows[name])
+        for name in shared
+    }
     tested = [name for name in shared if "p_value" in found[name]]
     for name, value in zip(tested, holm([found[n]["p_value"] for n in tested]), strict=True):
         found[name]["p_value_of_all"] = value
@@ -40,18 +49,11 @@ def suite_differences(first: Artifact, other: Artifact) -> dict[str, dict[str, A
     return found
 
 
-def _rows(evaluate: Artifact) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in pq.read_table(evaluate.file(ROWS_FILE), use_threads=False).to_pylist():
-        found.setdefault(row["suite"], []).append(row)
-    return found
-
-
 def _difference(
-    first: dict[str, Any],
-    other: dict[str, Any],
-    first_rows: list[dict[str, Any]],
-    other_rows: list[dict[str, Any]],
+    first: Mapping[str, Any],
+    other: Mapping[str, Any],
+    first_rows: Sequence[Row],
+    other_rows: Sequence[Row],
 ) -> dict[str, Any]:
     differing = [name for name in MUST_AGREE if first[name] != other[name]]
     pairs = [[(r["item"], r["prompt_digest"]) for r in rows] for rows in (first_rows, other_rows)]

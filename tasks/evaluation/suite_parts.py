@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +12,10 @@ import pyarrow as pa
 
 from tasks.corpus.documentset import read_table, write_table
 from tasks.evaluation.config import EvaluateStageConfig
-from tasks.evaluation.suite_results import (
-    ROWS_FILE,
-    describe,
-    figures,
-    for_tracking,
-    over_suites,
-)
+from tasks.evaluation.seen_items import Seen
+from tasks.evaluation.suite_results import ROWS_FILE, describe, figures_of
 from tasks.evaluation.suites import Suite, load_suite, suite_folders
-from tasks.runtime.artifact import Artifact, digest_file
+from tasks.runtime.artifact import digest_file
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts
 
@@ -29,52 +25,87 @@ if TYPE_CHECKING:
 
 PART_ITEMS = 2000
 """Items of a part: some seconds of work on a GPU, beside the time to load a model."""
+OWN = ""
+"""The name of the model that a run has trained, in rows."""
 
 
-def evaluate_suites(
-    train: Artifact,
-    tokenizer: Artifact,
-    window_tokens: int,
+@dataclass(frozen=True)
+class Judged:
+    """A model whose suites are scored."""
+
+    name: str
+    model: Path
+    """Its Hugging Face folder."""
+    tokenizer: Path
+    window_tokens: int
+    is_of_run: bool = True
+    """Whether the training data of the run is its own."""
+
+    def digests(self) -> dict[str, str]:
+        """Of every file that decides a score."""
+        return {
+            str(file.relative_to(folder)): digest_file(file)
+            for folder in (self.model, self.tokenizer)
+            for file in sorted(folder.rglob("*"))
+            if file.is_file() and file.name != "artifact.json"
+        }
+
+
+def score_suites(
+    models: Sequence[Judged],
+    seen: Mapping[str, Seen],
     config: EvaluateStageConfig,
     out_dir: Path,
     run_parts: RunParts,
-) -> dict[str, Any]:
-    """Figures of all suites; their rows are in `ROWS_FILE`. Empty without suites."""
+) -> dict[str, dict[str, Any]]:
+    """{model: {suite: its figures}}; their rows are in `ROWS_FILE`. Empty without suites.
+
+    seen: the items of each suite that are in the training data of the run.
+    """
     suites = config.suites.load()
     if not suites:
-        return {}
+        return {judged.name: {} for judged in models}
     folders = suite_folders(config.suites.folders)
-    model_folder = train.path / "model"
-    read = {
-        str(file.relative_to(folder)): digest_file(file)
-        for folder in (model_folder, tokenizer.path)
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name != "artifact.json"
-    }
-    common = {"model": str(model_folder), "tokenizer": str(tokenizer.path)}
-    parts = []
-    for suite in suites:
-        for begin in range(0, num_scored(suite, config), PART_ITEMS):
-            known = {"suite": suite.digest, "begin": begin, "window": window_tokens, **read}
-            place = {"name": suite.name, "folder": str(folders[suite.name]), "begin": begin}
-            payload = {**common, **place, "window_tokens": window_tokens}
-            parts.append(Part(f"{suite.name}-{begin}", digest(known), payload))
+    parts, owners = [], []
+    for judged in models:
+        read, window = judged.digests(), judged.window_tokens
+        common = {"model": str(judged.model), "tokenizer": str(judged.tokenizer)}
+        for suite in suites:
+            for begin in range(0, num_scored(suite, config), PART_ITEMS):
+                known = {"suite": suite.digest, "begin": begin, "window": window, **read}
+                place = {"name": suite.name, "folder": str(folders[suite.name]), "begin": begin}
+                payload = {**common, **place, "window_tokens": window}
+                parts.append(Part(f"{judged.name}{suite.name}-{begin}", digest(known), payload))
+                places = seen[suite.name].places if suite.name in seen else frozenset()
+                owners.append((judged.name, begin, places if judged.is_of_run else frozenset()))
     results = run_parts(score_part, parts, config, out_dir)
-    table = pa.concat_tables([read_table(result.path / ROWS_FILE) for result in results])
-    write_table(table, out_dir / ROWS_FILE)
-    rows = table.to_pylist()
-    found = {}
-    for suite in suites:
-        shots = suite.file.shots if config.evaluate.shots is None else config.evaluate.shots
-        about = describe(suite, shots, config.evaluate.bootstrap_samples)
-        mine = [row for row in rows if row["suite"] == suite.name]
-        names = ("kind", "asked", "headline", "language", "bootstrap_samples")
-        found[suite.name] = about | figures(mine, *(about[name] for name in names))
-        if config.evaluate.backend == "lm_eval" and suite.file.kind == "choices":
-            found[suite.name]["lm_eval"] = _harness(
-                common, suite, mine, shots, window_tokens, config
-            )
-    return {"suites": found, "over_suites": over_suites(found), "eval": for_tracking(found)}
+    tables = []
+    for result, (model, begin, places) in zip(results, owners, strict=True):
+        table = read_table(result.path / ROWS_FILE)
+        is_seen = [begin + n in places for n in range(table.num_rows)]
+        table = table.append_column("model", pa.array([model] * table.num_rows))
+        tables.append(table.append_column("is_in_training", pa.array(is_seen)))
+    rows = pa.concat_tables(tables)
+    write_table(rows, out_dir / ROWS_FILE)
+    by_place: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows.to_pylist():
+        by_place.setdefault((row["model"], row["suite"]), []).append(row)
+    about = {suite.name: _about(suite, config, seen) for suite in suites}
+    return {
+        judged.name: {
+            name: said | figures_of(by_place[judged.name, name], said)
+            for name, said in about.items()
+        }
+        for judged in models
+    }
+
+
+def _about(suite: Suite, config: EvaluateStageConfig, seen: Mapping[str, Seen]) -> dict[str, Any]:
+    shots = suite.file.shots if config.evaluate.shots is None else config.evaluate.shots
+    found = describe(suite, shots, config.evaluate.bootstrap_samples)
+    if suite.name in seen:
+        found["searched_in_training"] = seen[suite.name].searched
+    return found
 
 
 def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapping[str, Any]:
@@ -83,7 +114,7 @@ def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapp
 
     given, scoring = part.payload, config.evaluate
     suite = load_suite(given["name"], Path(given["folder"]))
-    model, tokenizer = _loaded(given["model"], given["tokenizer"], scoring.device, scoring.dtype)
+    model, tokenizer = loaded(given["model"], given["tokenizer"], scoring.device, scoring.dtype)
     end = min(given["begin"] + PART_ITEMS, num_scored(suite, config))
     items = suite.items[given["begin"] : end]
     rows = score_items(model, tokenizer, suite, items, given["window_tokens"], scoring)
@@ -91,37 +122,19 @@ def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapp
     return {"items": len(rows)}
 
 
-def _harness(
-    common: Mapping[str, str],
-    suite: Suite,
-    rows: list[dict[str, Any]],
-    shots: int,
-    window_tokens: int,
-    config: EvaluateStageConfig,
-) -> dict[str, Any]:
-    """What the evaluation harness says about the same items."""
-    from tasks.evaluation.harness import compare_suite, harness_model, own_score
-
-    scoring = config.evaluate
-    model, tokenizer = _loaded(common["model"], common["tokenizer"], scoring.device, scoring.dtype)
-    score = own_score(model, scoring.batch_tokens)
-    lm = harness_model(model, tokenizer, window_tokens, score)
-    return compare_suite(lm, suite, rows, shots, scoring.seed)
-
-
 def num_scored(suite: Suite, config: EvaluateStageConfig) -> int:
     return min(len(suite.items), config.suites.max_items or len(suite.items))
 
 
 @functools.lru_cache(1)
-def _loaded(model: str, tokenizer: str, device: str, dtype: str) -> tuple[Transformer, Tokenizer]:
+def loaded(model: str, tokenizer: str, device: str, dtype: str) -> tuple[Transformer, Tokenizer]:
     """One model per process, in the type that it is scored in."""
     from llm_core.device import choose_device
     from llm_core.huggingface.export import load_model
     from tasks.tokenizer.encoder import load_tokenizer
 
     place = choose_device(device)
-    loaded = load_model(Path(model), device=place)
+    made = load_model(Path(model), device=place)
     if dtype == "bfloat16" or (dtype == "auto" and place.type == "cuda"):
-        loaded.bfloat16()
-    return loaded, load_tokenizer(Path(tokenizer))
+        made.bfloat16()
+    return made, load_tokenizer(Path(tokenizer))

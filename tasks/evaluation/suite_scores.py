@@ -18,7 +18,13 @@ from llm_core.infer.generation import generate
 from llm_core.infer.scoring import score_continuations
 from tasks.evaluation.config import EvaluateConfig
 from tasks.evaluation.generate import begin
-from tasks.evaluation.prompts import choice_texts, encode_answer, prompt_digest, prompt_of
+from tasks.evaluation.prompts import (
+    choice_texts,
+    encode_answer,
+    prompt_digest,
+    prompt_of,
+    stem_of,
+)
 from tasks.evaluation.suites import Suite, SuiteItem
 from tasks.tokenizer.text_stream import TextStream
 
@@ -37,9 +43,11 @@ CHOICE = pa.struct(
         ("chars", pa.int32()),
         ("bytes", pa.int32()),
         ("is_merged", pa.bool_()),
+        ("is_greedy", pa.bool_()),
     ]
 )
-"""One answer: its log-probability in nats after the prompt, and after the unconditional context."""
+"""One answer: its log-probability in nats after the prompt, and after the unconditional context;
+whether each of its tokens is the most probable one."""
 ROWS = pa.schema(
     [
         ("suite", pa.string()),
@@ -69,7 +77,7 @@ def score_items(
     """A row of `ROWS` for each item. Raises ConfigError for an answer that fits no window."""
     shots = suite.file.shots if config.shots is None else config.shots
     prompts = [prompt_of(suite, item, shots, config.seed) for item in items]
-    score = _choose if suite.file.kind == "choices" else _generate
+    score = _generate if suite.file.kind == "generation" else _choose
     rows = score(model, tokenizer, suite, items, prompts, window_tokens, config)
     for row, item, prompt in zip(rows, items, prompts, strict=True):
         row |= {"suite": suite.name, "item": item.id, "cluster": item.cluster}
@@ -92,19 +100,27 @@ def _choose(
     for item, prompt in zip(items, prompts, strict=True):
         where, texts = f"suite {suite.name}, item {item.id}", choice_texts(suite, item)
         encoded.append(
-            [encode_answer(tokenizer, prompt, delimiter + t, window_tokens, where) for t in texts]
+            [
+                encode_answer(
+                    tokenizer, prompt + stem_of(item, n), delimiter + t, window_tokens, where
+                )
+                for n, t in enumerate(texts)
+            ]
         )
+        # One answer has nothing to be compared with.
+        compared = texts if suite.file.kind == "choices" else ()
         alone.append(
-            [encode_answer(tokenizer, free, delimiter + t, window_tokens, where) for t in texts]
+            [encode_answer(tokenizer, free, delimiter + t, window_tokens, where) for t in compared]
         )
     groups = [[answer.continuation for answer in answers] for answers in (*encoded, *alone)]
+    found = score_continuations(model, groups, config.batch_tokens)
     scores = [
-        [round(float(each.logprobs.sum()), LOGPROB_DIGITS) for each in group]
-        for group in score_continuations(model, groups, config.batch_tokens)
+        [round(float(each.logprobs.sum()), LOGPROB_DIGITS) for each in group] for group in found
     ]
     rows = []
     for number, (item, answers) in enumerate(zip(items, encoded, strict=True)):
         texts = choice_texts(suite, item)
+        free_scores: list[float | None] = [*scores[len(items) + number]]
         choices = [
             {
                 "logprob": logprob,
@@ -113,9 +129,15 @@ def _choose(
                 "chars": len(text),
                 "bytes": len(text.encode()),
                 "is_merged": answer.is_merged,
+                "is_greedy": score.is_greedy,
             }
-            for text, answer, logprob, unconditional in zip(
-                texts, answers, scores[number], scores[len(items) + number], strict=True
+            for text, answer, score, logprob, unconditional in zip(
+                texts,
+                answers,
+                found[number],
+                scores[number],
+                free_scores or [None] * len(texts),
+                strict=True,
             )
         ]
         rows.append(

@@ -2,8 +2,9 @@
 of records (`tasks.readers`).
 
 A suite asks questions with choices, scored by the likelihood of each, or for a text that is
-compared with references. `prompt` is a text in which `{column}` stands for a column of a record;
-everything else is in the docstrings of `SuiteFile`. Nothing of a suite is run.
+compared with references, or for the likelihood of one answer. `prompt` is a text in which
+`{column}` stands for a column of a record; everything else is in the docstrings of `SuiteFile`.
+Nothing of a suite is run.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tasks.runtime.artifact import digest_file
 SUITE_FILE = "suite.yaml"
 COLUMN = re.compile(r"\{(\w+)\}")
 CHOICE_METRICS = ("acc", "acc_chars", "acc_bytes", "acc_tokens", "acc_unconditional")
+LIKELIHOOD_METRICS = ("bits_per_byte", "greedy")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -40,6 +42,9 @@ class SuiteColumns:
     """The number of the right choice, from 0; else the reference, or a list of references."""
     choices: str = "choices"
     """The list of choices."""
+    stems: str | None = None
+    """A list of texts, one for each choice, that stand between prompt and choice and are not
+    scored. Null: none."""
     id: str = "id"
     """The name of an item, unique in the suite."""
     cluster: str | None = None
@@ -56,7 +61,9 @@ class SuiteFile:
     """Records, in the folder of the suite."""
     sha256: str
     """Of that file."""
-    kind: Literal["choices", "generation"]
+    kind: Literal["choices", "generation", "likelihood"]
+    """choices: the most likely one is the answer. generation: a text is written and compared.
+    likelihood: how likely the answer is."""
     headline: str = ""
     """The metric that stands for the suite. Empty: acc, or the first of `metrics`."""
     metrics: tuple[str, ...] = ("exact_match",)
@@ -77,6 +84,8 @@ class SuiteFile:
     """Solved items before each question."""
     shots_file: str | None = None
     """Records that shots are drawn from. Null: the suite's own, never the item itself."""
+    brought_by: str | None = None
+    """The command that brings the files where they are missing, for the error."""
     separator: str = "\n\n"
     """Between shots."""
     max_new_tokens: int = 64
@@ -97,12 +106,15 @@ class SuiteFile:
     @property
     def asked(self) -> tuple[str, ...]:
         """The metrics of the suite; those of choices are always the same."""
-        return CHOICE_METRICS if self.kind == "choices" else self.metrics
+        if self.kind == "generation":
+            return self.metrics
+        return CHOICE_METRICS if self.kind == "choices" else LIKELIHOOD_METRICS
 
 
 @dataclass(frozen=True)
 class SuiteItem:
-    """One question; `label` is the place of the right choice, `references` are right texts."""
+    """One question; `label` is the place of the right choice, `references` are right texts.
+    `stems` are as many as choices, or none."""
 
     id: str
     cluster: str
@@ -110,6 +122,7 @@ class SuiteItem:
     choices: tuple[str, ...]
     label: int | None
     references: tuple[str, ...]
+    stems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -163,6 +176,8 @@ def record_files(folder: Path, suite: SuiteFile) -> dict[str, Path]:
     names = [suite.file, *([suite.shots_file] if suite.shots_file else [])]
     files = {name: folder / name for name in names}
     for file in files.values():
+        if suite.brought_by and not file.is_file():
+            raise ConfigError(f"{file} is not there; `{suite.brought_by}` brings it")
         check_text_files(f"{folder / SUITE_FILE}: file", (file,))
     return files
 
@@ -216,6 +231,10 @@ def _item(values: Mapping[str, Any], suite: SuiteFile, where: str) -> SuiteItem:
     question = COLUMN.sub(lambda match: str(column(match[1])), suite.prompt)
     id, answer = str(column(columns.id)), column(columns.answer)
     cluster = str(column(columns.cluster)) if columns.cluster else id
+    if suite.kind == "likelihood":
+        if not _is_text(answer):
+            raise ConfigError(f"{where}: {columns.answer} must be a text")
+        return SuiteItem(id, cluster, question, (answer,), None, (answer,))
     if suite.kind == "generation":
         references = answer if isinstance(answer, list) else [answer]
         if not references or not all(isinstance(one, str) for one in references):
@@ -232,7 +251,12 @@ def _item(values: Mapping[str, Any], suite: SuiteFile, where: str) -> SuiteItem:
         )
     if suite.form == "letters" and len(choices) > len(LETTERS):
         raise ConfigError(f"{where} has {len(choices)} choices, more than letters; use form: cloze")
-    return SuiteItem(id, cluster, question, tuple(choices), answer, ())
+    stems = column(columns.stems) if columns.stems else []
+    if columns.stems and not (
+        isinstance(stems, list) and len(stems) == len(choices) and all(map(_is_text, stems))
+    ):
+        raise ConfigError(f"{where}: {columns.stems} must be a list with a text for each choice")
+    return SuiteItem(id, cluster, question, tuple(choices), answer, (), tuple(stems))
 
 
 def _is_text(value: Any) -> bool:

@@ -27,7 +27,7 @@ Chart = Callable[[int], Markup]
 @dataclass(frozen=True)
 class Mark:
     """One labelled value: a bar, or a point. `whole` is drawn pale behind a bar; `low` and `high`
-    as a whisker."""
+    as a whisker; `against`, a value to compare a point with, as a dash across its row."""
 
     label: str
     value: float
@@ -36,6 +36,7 @@ class Mark:
     whole: float | None = None
     low: float | None = None
     high: float | None = None
+    against: float | None = None
     tone: str = "a"
 
 
@@ -84,7 +85,7 @@ def forest(
     estimates: Sequence[Mark], references: Sequence[Reference], unit: str, width: int
 ) -> Markup:
     """Values with intervals on one axis, and dashed lines to compare them with."""
-    ends = [x for e in estimates for x in (e.value, e.low, e.high) if x is not None]
+    ends = [x for e in estimates for x in (e.value, e.low, e.high, e.against) if x is not None]
     ends += [r.value for r in references]
     rows = Rows.fit([e.label for e in estimates], [e.shown for e in estimates], width)
     low, high = min(ends), max(ends)
@@ -101,6 +102,9 @@ def forest(
         middle, pieces = rows.middle(i), []
         if one.low is not None and one.high is not None:
             pieces = whisker(axis.at(one.low), axis.at(one.high), middle, f"interval {one.tone}")
+        if one.against is not None:
+            x = axis.at(one.against)
+            pieces.append(line(x, middle - 8, x, middle + 8, "reference r1"))
         dot = tag("circle", cx=axis.at(one.value), cy=middle, r=4, class_=f"dot {one.tone}")
         marks.append(rows.row(i, one.label, one.shown, one.title, *pieces, dot))
     marks += x_axis(axis, bottom, unit, tick_text)

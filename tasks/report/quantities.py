@@ -176,7 +176,8 @@ def span(low: float | None, high: float | None, digits: int = 3) -> str:
     """An interval, from – to."""
     if low is None or high is None:
         return NOT_MEASURED
-    return f"{fixed(low, digits)}–{fixed(high, digits)}"
+    between = " to " if low < 0 else "–"  # a dash before a minus reads badly
+    return f"{fixed(low, digits)}{between}{fixed(high, digits)}"
 
 
 def plural(amount: float | None, noun: str, many: str | None = None) -> str:

@@ -37,7 +37,7 @@ from tasks.training.progress import TrainingProgress
 from tasks.training.trainer_process import run_trainer
 from tasks.training.training_speed import Row, attended_tokens, series, speed, tokens_per_s
 
-MODEL_FOLDER = "model"
+MODEL_FOLDER, MODELS_FOLDER = "model", "models"
 MAX_CURVE_POINTS = 200
 
 
@@ -75,6 +75,8 @@ def train_model(
 
     shutil.copytree(workdir / MODEL_FOLDER, out_dir / MODEL_FOLDER, dirs_exist_ok=True)
     export_hugging_face(tokenizer.path, out_dir / MODEL_FOLDER)
+    if (kept := workdir / MODELS_FOLDER).is_dir():
+        shutil.copytree(kept, out_dir / MODELS_FOLDER)
     shutil.copyfile(workdir / METRICS_FILE, out_dir / METRICS_FILE)
     if run.train.profile_steps and (workdir / PROFILE_FOLDER).exists():
         shutil.copytree(workdir / PROFILE_FOLDER, out_dir / PROFILE_FOLDER)

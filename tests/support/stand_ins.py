@@ -62,6 +62,15 @@ METRICS: dict[str, dict[str, Any]] = {
             }
         },
         "eval": {"cloze": {"acc": 0.5, "acc_low": 0.4, "acc_high": 0.6}},
+        "curves": {
+            "cloze": {
+                "metric": "acc",
+                "points": [
+                    {"step": 1, "tokens": 4096, "value": 0.25, "low": None, "high": None},
+                    {"step": 2, "tokens": 8192, "value": 0.5, "low": 0.4, "high": 0.6},
+                ],
+            }
+        },
     },
     "bench": {"decode_tok_s": 123.0},
 }

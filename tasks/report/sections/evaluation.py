@@ -11,6 +11,7 @@ from tasks.report.markup import foreign
 from tasks.report.page import Section
 from tasks.report.quantities import NOT_MEASURED, Facts, count, fixed, plural, size, span
 from tasks.report.run import Run, interval_text
+from tasks.report.sections.beside import beside_of, curves_of, formats_of
 from tasks.report.sections.suites import suites_of
 
 LARGEST = 20
@@ -37,6 +38,9 @@ def evaluation_section(run: Run) -> Section:
         "references": reference_legend(references_of(evaluate)),
         "policy": _policy(evaluate),
         "suites": suites_of(evaluate),
+        "beside": beside_of(evaluate),
+        "formats": formats_of(evaluate),
+        "curves": curves_of(evaluate),
     }
     return Section("evaluation", "Evaluation", finding, values)
 

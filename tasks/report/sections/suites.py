@@ -5,16 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tasks.report.charts import Mark, Reference, forest
+from tasks.report.charts import Mark, forest
 from tasks.report.markup import foreign
 from tasks.report.quantities import Facts, count, fixed, percent, plural, span
-
-CHANCE_TONES = ("r1", "r2")
 
 
 def suites_of(evaluate: Facts) -> dict[str, Any]:
     """What the template shows of suites; no rows without them."""
-    marks, rows, chances = [], [], dict[str, float]()
+    marks, rows = [], []
     for name, suite in evaluate.items("suites"):
         headline = suite.text("headline") or ""
         for metric, facts in suite.items("metrics"):
@@ -33,20 +31,44 @@ def suites_of(evaluate: Facts) -> dict[str, Any]:
             )
             if metric != headline or chance is None or value is None:
                 continue
-            title = f"{name}: {metric} {fixed(value)} over {plural(suite.number('items'), 'item')}"
-            marks.append(Mark(name, value, fixed(value), title, low=low, high=high))
-            chances[f"chance {fixed(chance, 2)}"] = chance
-    lines = [
-        Reference(name, value, tone)
-        for (name, value), tone in zip(sorted(chances.items()), CHANCE_TONES, strict=False)
-    ]
-    chart = partial(forest, marks, lines, "share of items") if marks else None
+            over = plural(suite.number("items"), "item")
+            title = f"{name}: {metric} {fixed(value)} over {over}, chance {fixed(chance, 2)}"
+            mark = Mark(name, value, fixed(value), title, low=low, high=high, against=chance)
+            marks.append(mark)
+    chart = partial(forest, marks, [], "share of items") if marks else None
     return {
         "chart": chart,
-        "legend": [("point", "headline of a suite"), *((line.tone, line.name) for line in lines)],
+        "legend": [("point", "headline of a suite"), ("r1", "guessing")],
         "rows": rows,
         "answers": _answers(evaluate),
+        "clean": _clean(evaluate),
     }
+
+
+def _clean(evaluate: Facts) -> list[tuple[str, ...]]:
+    """Of suites that were looked for in the training data: what is left without the items found."""
+    rows: list[tuple[str, ...]] = []
+    for name, suite in evaluate.items("suites"):
+        clean, searched = Facts(suite.group("clean")), suite.number("searched_in_training")
+        items, left = suite.number("items"), clean.number("items")
+        if searched is None or items is None or left is None:
+            continue
+        metric = clean.text("metric") or ""
+        gain = Facts(clean.group("difference"))
+        low, high = gain.each("low", "high")
+        rows.append(
+            (
+                foreign(name),
+                foreign(metric),
+                count(searched),
+                count(items - left),
+                fixed(suite.number("metrics", metric, "value")),
+                fixed(clean.number("value")),
+                fixed(gain.number("value")),
+                span(low, high) if low is not None else "–",
+            )
+        )
+    return rows
 
 
 def _answers(evaluate: Facts) -> list[tuple[str, ...]]:

@@ -54,6 +54,10 @@ def test_run_has_one_parent_and_a_child_for_each_stage_it_executed(
     assert inputs["cloze"] == "d" * 36
     names = ("acc", "acc_low", "acc_high")
     assert [evaluate.data.metrics[f"eval/cloze/{name}"] for name in names] == [0.5, 0.4, 0.6]
+    history = tracked.client.get_metric_history(evaluate.info.run_id, "curve/cloze/acc")
+    assert [(m.step, m.value) for m in history] == [(4096, 0.25), (8192, 0.5)]
+    history = tracked.client.get_metric_history(evaluate.info.run_id, "curve/cloze/acc_low")
+    assert [(m.step, m.value) for m in history] == [(8192, 0.4)]
     assert children["ingest"].data.metrics["dropped/EMPTY"] == 1
     assert [f.path for f in tracked.client.list_artifacts(train.info.run_id)] == [
         "artifact.json",

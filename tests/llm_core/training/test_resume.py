@@ -1,5 +1,6 @@
 """A run that was stopped, killed or torn ends with the bytes of one that was not."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -26,6 +27,8 @@ from tests.support.engine.small_runs import (
     write_config,
     write_token_shards,
 )
+
+MODEL_FILES = ("config.json", "model.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +66,36 @@ def test_asked_to_stop_it_saves_and_the_resumed_run_matches_uninterrupted_run(
     assert read_status(tmp_path / "status.json")["outcome"] == "finished"
     assert result_bytes(tmp_path) == uninterrupted
     assert happened(tmp_path) == [("preempted", status["step"]), ("resumed", status["step"])]
+
+
+def test_kept_models_are_those_of_their_steps_whether_a_run_was_stopped_or_not(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(
+        config, train=dataclasses.replace(config.train, keep_models_every=10)
+    )
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    run(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        signal_when(12, signal.SIGTERM, patch)
+        run(config, tmp_path / "stopped")
+    run(config, tmp_path / "stopped")
+    kept = [
+        {
+            str(file.relative_to(folder)): file.read_bytes()
+            for file in sorted(folder.rglob("*"))
+            if file.is_file()
+        }
+        for folder in (tmp_path / "whole/models", tmp_path / "stopped/models")
+    ]
+    names = {f"step-000000{n}/{name}" for n in (10, 20) for name in MODEL_FILES}
+    assert kept[0].keys() == names and kept[0] == kept[1]
+    for name in MODEL_FILES:
+        last = (tmp_path / "whole/model" / name).read_bytes()
+        assert kept[0][f"step-00000020/{name}"] == last
+    early, late = (kept[0][f"step-000000{n}/model.safetensors"] for n in (10, 20))
+    assert early != late
 
 
 def happened(workdir: Path) -> list[tuple[str, int]]:

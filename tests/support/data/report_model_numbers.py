@@ -73,10 +73,61 @@ def model_metrics() -> dict[str, Any]:
                 "num_bytes": 260_000,
             },
             "suites": {
-                "cloze": _suite("acc", 0.62, 0.482, 0.741, 50) | {"chance": 0.25},
+                "cloze": _suite("acc", 0.62, 0.482, 0.741, 50)
+                | {
+                    "chance": 0.25,
+                    "searched_in_training": 48,
+                    "clean": {
+                        "metric": "acc",
+                        "items": 45,
+                        "value": 0.578,
+                        "difference": {"value": -0.042, "low": -0.081, "high": -0.004},
+                    },
+                },
                 "agreement": _suite("acc", 0.506, 0.464, 0.553, 160) | {"chance": 0.5},
                 "to_chinese": _suite("chrf", 1.5, 0.25, 3.125, 40)
                 | {"empty_frac": 0.05, "cut_off_frac": 0.8, "repetitive_frac": 0.0},
+            },
+            "formats": {
+                "trained": {"weight_bytes": 20_400_000, "val_bpb": {"value": 1.686}},
+            }
+            | {
+                name: {
+                    "weight_bytes": num_bytes,
+                    "val_bpb": {"value": 1.686 + more, "low": 1.6, "high": 1.78},
+                    "difference": {"value": more, "low": more / 2, "high": more * 1.5},
+                }
+                for name, num_bytes, more in (("int8", 5_400_000, 0.001), ("int4", 3_100_000, 0.04))
+            },
+            "beside": {
+                "name": "published",
+                "val_bpb": {"value": 1.2, "low": 1.1, "high": 1.3},
+                "difference": {"value": -0.486, "low": -0.55, "high": -0.41},
+                "suites": {
+                    "cloze": _suite("acc", 0.78, 0.65, 0.87, 50),
+                    "agreement": _suite("acc", 0.494, 0.45, 0.54, 160),
+                },
+                "suite_differences": {
+                    "cloze": _difference(0.16, 0.04, 0.28, 0.021),
+                    "agreement": _difference(-0.012, -0.07, 0.05, 0.71),
+                    "to_chinese": {"refused": "not compared: shots differ"},
+                },
+            },
+            "curves": {
+                name: {
+                    "metric": "acc",
+                    "points": [
+                        {
+                            "step": step,
+                            "tokens": step * 16_384,
+                            "value": start + gain * step / 600,
+                            "low": start + gain * step / 600 - 0.1,
+                            "high": start + gain * step / 600 + 0.1,
+                        }
+                        for step in (150, 300, 450, 600)
+                    ],
+                }
+                for name, start, gain in (("agreement", 0.5, 0.006), ("cloze", 0.3, 0.32))
             },
             "unigram_bpb": 3.214,
             "bigram_bpb": 2.471,
@@ -192,6 +243,11 @@ def model_metrics() -> dict[str, Any]:
             },
         },
     }
+
+
+def _difference(value: float, low: float, high: float, p_value: float) -> dict[str, Any]:
+    found = {"metric": "acc", "items": 50, "value": value, "low": low, "high": high}
+    return found | {"p_value": p_value, "p_value_of_all": p_value, "verdict": "differs"}
 
 
 def _suite(metric: str, value: float, low: float, high: float, items: int) -> dict[str, Any]:

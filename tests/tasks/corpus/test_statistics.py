@@ -13,6 +13,7 @@ from tasks.corpus.statistics import (
     mean_interval,
     ratio_bootstrap,
     roc_auc,
+    subset_gain,
     wilson_interval,
 )
 
@@ -148,6 +149,27 @@ def test_right_and_wrong_answers_to_one_passage_count_as_one_witness() -> None:
 def test_one_item_or_one_cluster_has_no_interval() -> None:
     assert mean_interval(np.ones(1), None, 100, seed=0).low is None
     assert mean_interval(np.array([1.0, 0.0]), ["p", "p"], 100, seed=0).low is None
+
+
+def test_a_random_subset_differs_from_the_whole_in_five_of_a_hundred() -> None:
+    rng, clear = np.random.default_rng(3), 0
+    clusters = [str(n // 2) for n in range(160)]
+    for seed in range(400):
+        values = (rng.random(160) < 0.4).astype(float)
+        inside = rng.random(160) < 0.7
+        found = subset_gain(values, inside, clusters, 200, seed)
+        assert found.value == pytest.approx(values[inside].mean() - values.mean())
+        clear += not found.low <= 0 <= found.high
+    assert 0.03 <= clear / 400 <= 0.07
+
+
+def test_a_subset_of_all_values_or_of_one_cluster_has_no_interval() -> None:
+    values, inside = np.array([1.0, 0.0, 1.0]), np.array([True, True, False])
+    everything = subset_gain(values, np.ones(3, bool), ["a", "b", "c"], 100, seed=0)
+    assert (everything.value, everything.low) == (0.0, None)
+    assert subset_gain(values, inside, ["a", "a", "a"], 100, seed=0).low is None
+    with pytest.raises(ValueError, match="at least one value"):
+        subset_gain(values, np.zeros(3, bool), ["a", "b", "c"], 100, seed=0)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=80))

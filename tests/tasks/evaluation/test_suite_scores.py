@@ -100,6 +100,65 @@ def test_log_probabilities_are_those_of_one_plain_pass(
             assert choice["tokens"] == len(ids) - len(start)
 
 
+def plain_logprob(model: Transformer, run: Run, context: str, answer: str) -> tuple[float, int]:
+    """(log-probability, tokens) of an answer by one pass."""
+    import torch
+
+    tokenizer = load_tokenizer(run.tokenizer.path)
+    start = [*tokenizer.start_ids, *tokenizer.encode(context).tolist()]
+    ids = [*tokenizer.start_ids, *tokenizer.encode(context + answer).tolist()]
+    assert ids[: len(start)] == start  # no border is merged here
+    with torch.no_grad():
+        logits = model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)
+    places = range(len(start), len(ids))
+    return math.fsum(float(logits[n - 1, ids[n]]) for n in places), len(places)
+
+
+def test_a_choice_is_scored_after_its_own_stem(
+    small_run: Run, model: Transformer, write_suite: Write
+) -> None:
+    record = question("a", "The king and the lord, and", ["was late", "was late"], 1)
+    folder = write_suite("x", [record | {"of": [" king", " lord"]}], columns={"stems": "of"})
+    (found,) = scored(small_run, model, load_suite("x", folder))
+    for choice, stem in zip(found["choices"], (" king", " lord"), strict=True):
+        expected, _ = plain_logprob(model, small_run, record["question"] + stem, " was late")
+        assert choice["logprob"] == pytest.approx(expected, abs=1e-6)
+    assert found["choices"][0]["logprob"] != found["choices"][1]["logprob"]
+
+
+def test_likelihood_of_an_answer_is_in_bits_per_byte_and_says_whether_it_is_written(
+    small_run: Run, model: Transformer, write_suite: Write
+) -> None:
+    lines = {"kind": "likelihood", "delimiter": ""}
+    asked, texts = ["The file", "The king"], [" is a line", " ist größer"]
+    records = [
+        {"id": str(n), "question": q, "answer": t}
+        for n, (q, t) in enumerate(zip(asked, texts, strict=True))
+    ]
+    rows = scored(small_run, model, load_suite("x", write_suite("x", records, **lines)))
+    found = item_scores(rows, ["bits_per_byte", "greedy"])
+    for value, question_text, text in zip(found["bits_per_byte"], asked, texts, strict=True):
+        nats, _ = plain_logprob(model, small_run, question_text, text)
+        assert value == pytest.approx(-nats / math.log(2) / len(text.encode()), abs=1e-6)
+    assert found["greedy"].tolist() == [0.0, 0.0]
+    about = figures(rows, "likelihood", ["bits_per_byte", "greedy"], "greedy", "en", 200)
+    assert about["metrics"]["bits_per_byte"]["value"] == found["bits_per_byte"].mean()
+
+    tokenizer = load_tokenizer(small_run.tokenizer.path)
+    ids = [*tokenizer.start_ids, *tokenizer.encode("The file").tolist()]
+    best = tokenizer.decode([greedy_id(model, ids)])
+    written = [{"id": "0", "question": "The file", "answer": best}]
+    rows = scored(small_run, model, load_suite("y", write_suite("y", written, **lines)))
+    assert item_scores(rows, ["greedy"])["greedy"].tolist() == [1.0]
+
+
+def greedy_id(model: Transformer, ids: list[int]) -> int:
+    import torch
+
+    with torch.no_grad():
+        return int(model(torch.tensor([ids]))[0, -1].argmax())
+
+
 def row(label: int, choices: Sequence[tuple[float, float, str, int]]) -> dict[str, Any]:
     """choices: (log-probability, unconditional, text, tokens)."""
     return {
@@ -115,6 +174,7 @@ def row(label: int, choices: Sequence[tuple[float, float, str, int]]) -> dict[st
                 "chars": len(text),
                 "bytes": len(text.encode()),
                 "is_merged": False,
+                "is_greedy": False,
             }
             for logprob, free, text, count in choices
         ],

@@ -67,6 +67,13 @@ def changed(**values: Any) -> list[dict[str, Any]]:
         (ITEMS, {"licence": None}, "licence has no value"),
         (ITEMS, {"shots": 2}, r"shots \(2\) need more than 2 items"),
         (ITEMS, {"kind": "generation"}, "answer must be a text or a list of texts"),
+        (ITEMS, {"kind": "likelihood"}, "answer must be a text"),
+        (changed(of=["a"]), {"columns": {"stems": "of"}}, "no column of"),
+        (
+            [{**item, "of": ["a"]} for item in ITEMS],
+            {"columns": {"stems": "of"}},
+            "record 1: of must be a list with a text for each choice",
+        ),
         (ITEMS, {"kind": "generation", "metrics": ["blue"]}, r"\(blue\).*did you mean bleu"),
         (ITEMS, {"headline": "acc_byte"}, r"headline \(acc_byte\) .* did you mean acc_bytes"),
         ([], {}, "has no item"),

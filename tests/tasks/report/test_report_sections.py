@@ -49,8 +49,40 @@ def test_suites_show_intervals_chance_and_how_answers_ended(tmp_path: Path) -> N
     assert "chance 0.25" in text and "chance 0.50" in text
     assert "to_chinese chrf 1.500 0.250" in text
     assert "to_chinese 5.0 % 80.0 % 0 %" in text
+    assert "cloze acc 48 5 0.620 0.578 −0.042 −0.081 to −0.004" in text
     without = Page(render(changed(artifacts, "evaluate", suites={}), tmp_path)).text
     assert "Metrics of suites" in text and "Metrics of suites" not in without
+
+
+def test_other_models_stand_beside_the_run_s_own_with_paired_differences(tmp_path: Path) -> None:
+    artifacts = report_artifacts.realistic(tmp_path)
+    text = Page(render(artifacts, tmp_path)).text
+    assert "bits per byte 1.686 1.200 −0.486 −0.550 to −0.410" in text
+    assert "cloze acc 0.620 0.780 0.160 0.040–0.280 0.021" in text
+    assert "trained 20.4 MB 1.6860 – –" in text and "agreement: acc −0.012" in text
+    assert "no difference: 0.000 folder − this model" in text
+    unfit = {"name": "published", "no_bits": "its tokens do not give 3 of 57 texts back"}
+    without = Page(render(changed(artifacts, "evaluate", beside=unfit), tmp_path)).text
+    assert (
+        "Bits per byte of published are left out: its tokens do not give 3 of 57 texts back"
+        in without
+    )
+
+
+def test_scores_are_drawn_against_tokens_and_bits_against_the_size_of_weights(
+    tmp_path: Path,
+) -> None:
+    artifacts = report_artifacts.realistic(tmp_path)
+    text = Page(render(artifacts, tmp_path)).text
+    assert "cloze acc 600 9.830 0.620 0.520–0.720" in text
+    assert "acc, million tokens 9.8304: 0.62 score" in text and "chance: 0.250" in text
+    assert "int4 3.10 MB 1.7260 0.0400 0.0200–0.0600" in text
+    assert "int4, 3.10 MB: 1.7260 bits per byte" in text
+    nothing = Page(
+        render(changed(artifacts, "evaluate", formats={}, curves={}, beside={}), tmp_path)
+    ).text
+    for title in ("size of weights", "Suites against training tokens", "Beside"):
+        assert title in text and title not in nothing
 
 
 def test_speed_is_withheld_when_the_cache_is_not_proved_right(tmp_path: Path) -> None:
