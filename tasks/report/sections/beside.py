@@ -62,8 +62,8 @@ def formats_of(evaluate: Facts) -> dict[str, Any]:
         first, last = (None if end is None else trained + end for end in (low, high))
         title = f"{name}, {size(num_bytes)}: {fixed(value, 4)} bits per byte"
         label = f"{name}, {size(num_bytes)}"
-        ends = {"low": first, "high": last, "against": trained}
-        marks.append(Mark(label, value, fixed(value, 4), title, **ends))
+        whiskers = Mark(label, value, fixed(value, 4), title, None, first, last, against=trained)
+        marks.append(whiskers)
     chart = partial(forest, marks, [], "bits per byte") if marks else None
     return {"rows": rows, "chart": chart}
 
