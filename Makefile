@@ -15,7 +15,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz torture test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-infer bench-offload bench-overhead eval-data eval-full exactness settings docs down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz torture test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-infer bench-eval bench-offload bench-overhead eval-data eval-full exactness settings docs down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,9 @@ bench-train: $(VENV)/.installed ## Time training of 1.1 billion weights on GPUs;
 
 bench-infer: $(VENV)/.installed ## Time the answers of models of random weights; PEER="python script" runs another engine in turn
 	@$(BIN)/python -m benchmarks.engine.infer $(if $(PEER),--peer "$(PEER)") $(ARGS)
+
+bench-eval: $(VENV)/.installed-dev ## Time the scoring of choices against the evaluation harness, on a CPU or ARGS="--requests FILE --shape 1.1b" on a GPU
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.engine.score $(ARGS)
 
 bench-offload: $(VENV)/.installed ## Time steps with optimizer state in memory, on the disk of ARGS="--folder DIR", and with weights in memory
 	@$(BIN)/python -m benchmarks.engine.offload $(ARGS)

@@ -24,10 +24,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "8b": {"num_layers": 32, "num_heads": 32, "num_kv_heads": 8, "dim": 4096, "ffn_dim": 14336},
     "1.1b": {"num_layers": 16, "num_heads": 16, "num_kv_heads": 8, "dim": 2048, "ffn_dim": 8192},
     "40m": {"num_layers": 8, "num_heads": 8, "num_kv_heads": 4, "dim": 512, "ffn_dim": 1408},
+    "demo": {"num_layers": 4, "num_heads": 4, "num_kv_heads": 4, "dim": 128, "ffn_dim": 352},
     "tiny": {"num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "dim": 64, "ffn_dim": 128},
 }
-"""Llamas with 32,768 ids; 40m has 16,384, tiny 512."""
-VOCAB_SIZES = {"40m": 16384, "tiny": 512}
+"""Llamas with 32,768 ids; 40m has 16,384, demo 4,096, tiny 512."""
+VOCAB_SIZES = {"40m": 16384, "demo": 4096, "tiny": 512}
 WEIGHTS = ("float32", "bf16", "int8", "int4", "fp8")
 SEEN_SPREAD = 0.02
 """Standard deviation of random matrices."""

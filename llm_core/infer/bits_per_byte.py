@@ -117,7 +117,7 @@ def score_documents(
         with any_length():
             hidden_BTD = model.hidden(torch.from_numpy(inputs_BT).to(device))
         nats, _ = token_logprobs(model, hidden_BTD.flatten(0, 1)[places_N], targets_N)
-        scored = nats / -math.log(2)
+        scored = nats.cpu().numpy() / -math.log(2)
         begin = 0
         for window in batch:
             count = window.end - window.score_from

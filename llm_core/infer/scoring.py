@@ -1,45 +1,38 @@
 """Scores continuations: the log-probability of every token of an answer after its context.
 
-The answers of one question share the beginning of their context. It is computed once, its cache is
-forked for each answer (`llm_core.infer.cache.static`), and only what differs is computed again: a
-question of K answers costs one context and K answers, not K contexts. Equal sequences of a group
-are scored once, so that they tie exactly. In float64 this equals one full pass per sequence up to
-rounding.
+What answers share is computed once (`llm_core.infer.score_plan`): the context of a question, the
+shots before many questions. Equal sequences of a group are scored once, so that they tie exactly.
+In float64 this equals one full pass per sequence up to rounding. Only places that predict a token
+of an answer pay for logits, some at a time.
 
-Log-probabilities are natural logarithms in float64 from the model's own logits. Sequences are
-sorted by length and padded on the right, where causal attention never looks. Cost: one pass over
-the distinct tokens, and a copy of the shared keys and values per answer.
+Log-probabilities are natural logarithms of the model's own logits; exponentials are taken in
+float32 or better, and sums in float64. Cost: one pass over the distinct tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from llm_core.infer.cache.attention import any_length
-from llm_core.infer.cache.rows import place_of
+from llm_core.infer.cache.branches import BranchCache
+from llm_core.infer.cache.rows import MakesCaches, place_of
 from llm_core.infer.cache.static import StaticCache
+from llm_core.infer.decoders import one_pass_kernels
+from llm_core.infer.score_plan import Batch, Continuation, plan
 from llm_core.model.transformer import Transformer
 
-# B batch · T token places · N scored places of a batch · V vocabulary · D width
+# B rows · Q tokens of a row · N scored places of a batch · V vocabulary · D width
+
 LOGIT_ROWS = 1024
 """Places whose logits are in memory at once."""
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """A context and its answer; the tokens from `begin` on are scored."""
-
-    ids: tuple[int, ...]
-    begin: int
-
-    def __post_init__(self) -> None:
-        assert 1 <= self.begin < len(self.ids), "a continuation needs a context and an answer"
+WIDTH_STEP = 8
+"""On a GPU, rows have a multiple of so many tokens: its kernels copy masks of other widths."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +45,6 @@ class TokenScores:
     """Whether each scored token is the most probable one."""
 
 
-@dataclass(frozen=True)
-class _Group:
-    number: int
-    num_shared: int
-    """First tokens that all sequences have, before anything that is scored."""
-    sequences: tuple[Continuation, ...]
-
-    @property
-    def longest_rest(self) -> int:
-        return max(len(each.ids) for each in self.sequences) - 1 - self.num_shared
-
-
 @torch.inference_mode()
 def score_continuations(
     model: Transformer,
@@ -73,96 +54,108 @@ def score_continuations(
 ) -> list[list[TokenScores]]:
     """Scores of every continuation, in the order given; those of one group may share a context.
 
-    batch_tokens: token places of one pass, padding and shared context included; at least one group
-    is taken. Sequences must not be longer than max_seq_len + 1.
+    batch_tokens: tokens of one pass, padding included; at least one group is taken. Sequences must
+    not be longer than max_seq_len + 1.
     """
-    planned = [_plan(number, group, shares_context) for number, group in enumerate(groups) if group]
+    # Other processes of a model know only caches that it makes, and none of branches.
+    shares_context = shares_context and not isinstance(model, MakesCaches)
+    batches = plan(groups, batch_tokens, shares_context)
+    device = place_of(model)[1]
+    kernels = one_pass_kernels(model) if device.type == "cuda" else contextlib.nullcontext()
+    prefix: StaticCache | None = None
+    known: tuple[int, ...] = ()
+    told: list[tuple[Tensor, Tensor]] = []
+    with any_length(), kernels:
+        for batch in batches:
+            if batch.prefix != known:
+                known, prefix = batch.prefix, _prefix_cache(model, batch.prefix)
+            told.append(_score(model, batch, prefix, shares_context))
+    # Asked of the device at the end: it computes while the next batches are laid out.
+    logprobs, greedy = (
+        torch.cat(parts).cpu().numpy() if parts else np.empty(0)
+        for parts in ([one for one, _ in told], [other for _, other in told])
+    )
     found: list[dict[Continuation, TokenScores]] = [{} for _ in groups]
-    for batch in _batches(planned, batch_tokens):
-        with any_length():
-            scores = iter(_score(model, batch))
-        for group in batch:
-            found[group.number] = {each: next(scores) for each in group.sequences}
+    begin = 0
+    for batch in batches:
+        for row in batch.rows:
+            for each in row.sequences:
+                end = begin + len(each.ids) - each.begin
+                scores = TokenScores(logprobs[begin:end], bool(greedy[begin:end].all()))
+                found[row.group][each] = scores
+                begin = end
     return [[known[each] for each in group] for known, group in zip(found, groups, strict=True)]
 
 
 def token_logprobs(
     model: Transformer, hidden_ND: Tensor, targets_N: Tensor
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Tensor, Tensor]:
     """(float64 log-probability of each target, whether it is the most probable token)."""
     logprobs, greedy = [], []
     for begin in range(0, len(targets_N), LOGIT_ROWS):
-        logits_NV = model.logits(hidden_ND[begin : begin + LOGIT_ROWS]).double()
-        targets = targets_N[begin : begin + LOGIT_ROWS]
-        chosen_N = logits_NV.gather(-1, targets[:, None])[:, 0]
-        logprobs.append((chosen_N - logits_NV.logsumexp(-1)).cpu().numpy())
-        greedy.append((logits_NV.argmax(-1) == targets).cpu().numpy())
-    return np.concatenate(logprobs), np.concatenate(greedy)
+        logits_NV = model.logits(hidden_ND[begin : begin + LOGIT_ROWS])
+        logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+        targets_N1 = targets_N[begin : begin + LOGIT_ROWS, None]
+        most_N1, best_N1 = logits_NV.max(-1, keepdim=True)
+        # Taken before the logits are overwritten.
+        chosen_N1 = logits_NV.gather(-1, targets_N1).double() - most_N1
+        sums_N1 = logits_NV.sub_(most_N1).exp_().sum(-1, keepdim=True, dtype=torch.float64)
+        logprobs.append((chosen_N1 - sums_N1.log())[:, 0])
+        greedy.append((best_N1 == targets_N1)[:, 0])
+    return torch.cat(logprobs), torch.cat(greedy)
 
 
-def _plan(number: int, group: Sequence[Continuation], shares_context: bool) -> _Group:
-    sequences = tuple(dict.fromkeys(group))
-    if not shares_context or len(sequences) == 1:
-        return _Group(number, 0, sequences)
-    columns = zip(*(each.ids for each in sequences), strict=False)
-    common = sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, columns))
-    # The last token before an answer is computed with it, as its output is the first one scored.
-    return _Group(number, min(common, *(each.begin - 1 for each in sequences)), sequences)
-
-
-def _batches(groups: Sequence[_Group], batch_tokens: int) -> Iterator[list[_Group]]:
-    """Groups of similar length together, longest first; those that share nothing by themselves."""
-    ordered = sorted(groups, key=lambda g: (-g.num_shared, -g.longest_rest, g.number))
-    batch: list[_Group] = []
-    rows, rest = 0, 0
-    for group in ordered:
-        shared = batch[0].num_shared if batch else group.num_shared
-        more_rows = rows + len(group.sequences)
-        more_rest = max(rest, group.longest_rest)
-        is_full = more_rows * (shared + more_rest) > batch_tokens
-        if batch and (is_full or (shared > 0) != (group.num_shared > 0)):
-            yield batch
-            batch, more_rows, more_rest = [], len(group.sequences), group.longest_rest
-        batch.append(group)
-        rows, rest = more_rows, more_rest
-    if batch:
-        yield batch
-
-
-def _score(model: Transformer, batch: Sequence[_Group]) -> list[TokenScores]:
-    """Scores of the sequences of all groups, one after the other."""
+def _prefix_cache(model: Transformer, prefix: Sequence[int]) -> StaticCache | None:
+    """Keys and values of the tokens before all rows of a family."""
+    if not prefix:
+        return None
     dtype, device = place_of(model)
-    rest = max(group.longest_rest for group in batch)
-    rows = [(group.num_shared, each) for group in batch for each in group.sequences]
-    inputs_BT = np.zeros((len(rows), rest), np.int64)
-    targets_BT = np.full((len(rows), rest), -1, np.int64)
-    for row, (shared, each) in enumerate(rows):
-        inputs_BT[row, : len(each.ids) - 1 - shared] = each.ids[shared:-1]
-        targets_BT[row, each.begin - 1 - shared : len(each.ids) - 1 - shared] = each.ids[
-            each.begin :
-        ]
-    ids_BT = torch.from_numpy(inputs_BT).to(device)
-    most = max(group.num_shared for group in batch)
-    if most == 0:
-        hidden_BTD = model.hidden(ids_BT)
+    cache = StaticCache(model.config, 1, len(prefix), dtype, device)
+    model.hidden(torch.tensor([prefix], device=device), cache.positions(len(prefix)), cache)
+    return cache
+
+
+def _score(
+    model: Transformer, batch: Batch, prefix: StaticCache | None, with_branches: bool
+) -> tuple[Tensor, Tensor]:
+    """`token_logprobs` of the sequences of all rows, one after the other."""
+    device = place_of(model)[1]
+    width = max(row.num_tokens for row in batch.rows) - batch.num_prefix
+    width += -width % (WIDTH_STEP if device.type == "cuda" else 1)
+    ids_BQ, positions_BQ = (np.zeros((len(batch.rows), width), np.int64) for _ in range(2))
+    branches_BQ = np.full((len(batch.rows), width), -1, np.int64)
+    places: list[np.ndarray] = []
+    targets: list[int] = []
+    for number, row in enumerate(batch.rows):
+        trunk, begin, first = row.trunk, batch.num_prefix, number * width
+        end = len(trunk) - begin
+        ids_BQ[number, :end] = trunk[begin:]
+        positions_BQ[number, :end] = np.arange(begin, len(trunk))
+        branches_BQ[number, :end] = 0
+        for branch, each in enumerate(row.sequences, start=1):
+            own = each.ids[len(trunk) : -1]
+            span = slice(end, end + len(own))
+            ids_BQ[number, span] = own
+            positions_BQ[number, span] = np.arange(len(trunk), len(trunk) + len(own))
+            branches_BQ[number, span] = branch
+            # The place before a token predicts it, in the trunk or the branch.
+            path = np.arange(each.begin - 1, len(each.ids) - 1)
+            moved = end - (len(trunk) - begin)
+            places.append(first - begin + path + np.where(path >= len(trunk), moved, 0))
+            targets += each.ids[each.begin :]
+            end += len(own)
+    arrays = ids_BQ, positions_BQ, branches_BQ, np.concatenate(places), np.array(targets, np.int64)
+    ids, positions, branches, places_N, targets_N = (_to(each, device) for each in arrays)
+    if not with_branches:
+        hidden_BQD = model.hidden(ids)
     else:
-        cache = StaticCache(model.config, len(batch), most + rest, dtype, device)
-        prefixes = [group.sequences[0].ids[: group.num_shared] for group in batch]
-        padded = [[*prefix, *[0] * (most - len(prefix))] for prefix in prefixes]
-        model.hidden(torch.tensor(padded, device=device), cache.positions(most), cache)
-        cache.truncate([len(prefix) for prefix in prefixes])
-        owners = [number for number, group in enumerate(batch) for _ in group.sequences]
-        forked = cache.fork(owners)
-        # Padding behind a short answer may lie where the model has no position.
-        positions_BT = forked.positions(rest).clamp(max=model.config.max_seq_len - 1)
-        hidden_BTD = model.hidden(ids_BT, positions_BT, forked)
-    places_N = torch.from_numpy(np.flatnonzero(targets_BT >= 0)).to(device)
-    targets_N = torch.from_numpy(targets_BT[targets_BT >= 0]).to(device)
-    logprobs, greedy = token_logprobs(model, hidden_BTD.flatten(0, 1)[places_N], targets_N)
-    borders = np.cumsum([len(each.ids) - each.begin for _, each in rows])[:-1]
-    return [
-        TokenScores(own, bool(is_greedy.all()))
-        for own, is_greedy in zip(
-            np.split(logprobs, borders), np.split(greedy, borders), strict=True
-        )
-    ]
+        has_branches = bool((branches_BQ > 0).any())
+        cache = BranchCache(model.config, branches, positions, prefix, has_branches)
+        hidden_BQD = model.hidden(ids, positions, cache)
+    return token_logprobs(model, hidden_BQD.flatten(0, 1)[places_N], targets_N)
+
+
+def _to(values: np.ndarray, device: torch.device) -> Tensor:
+    """On the device; a GPU fetches it while this process goes on."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -163,7 +163,9 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 weights = whole_weights(layout, ranks)
                 if ranks.is_first:
                     folder = f"{MODELS_FOLDER}/step-{step:08d}"
-                    publish_model(config, weights, workdir, shards.eos_id, folder)
+                    publish_model(
+                        config, weights, workdir, shards.eos_id, shards.turn_end_ids, folder
+                    )
 
             guard, recorder = config.optim.guard, None
             if train.profile_steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -43,6 +44,9 @@ class EvaluateConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of weights and activations. auto: bfloat16 on a GPU, float32 elsewhere; the difference
     is part of the result."""
+    backend: Literal["own", "lm_eval"] = "own"
+    """lm_eval: also run the evaluation harness on the same items, and list where it differs. Needs
+    textmill[lm-eval]."""
     bootstrap_samples: int = 1000
     """Resamples of the documents for confidence intervals."""
     small_group_documents: int = 20
@@ -80,6 +84,10 @@ class EvaluateConfig:
         check_bounds(self, tensor_parallel=(1, None), data_parallel=(1, None))
         check_bounds(self, small_group_documents=(0, None), seed=(0, None), shots=(0, None))
         check_bounds(self, num_document_prompts=(0, None), document_prompt_tokens=(1, None))
+        if self.backend == "lm_eval" and find_spec("lm_eval") is None:
+            raise ConfigError(
+                "backend (lm_eval) needs the package lm-eval; install textmill[lm-eval], or use own"
+            )
         if self.checkpoints and min(self.checkpoints) < 1:
             raise ConfigError(f"checkpoints ({min(self.checkpoints)}) are steps, from 1 on")
         if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:

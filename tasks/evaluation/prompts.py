@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llm_core.config import ConfigError
-from llm_core.infer.scoring import Continuation
+from llm_core.infer.score_plan import Continuation
 from tasks.evaluation.generate import begin
 from tasks.evaluation.suites import LETTERS, Suite, SuiteItem
 

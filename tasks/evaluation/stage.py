@@ -103,6 +103,12 @@ def evaluate_model(
         scored_in = to_scoring_dtype(model, codec, chosen, window, context, scoring)
         scored = score(model, codec, training, chosen, window, context, scoring)
         samples = write_samples(model, codec, prompts, generation)
+        compared = {}
+        is_same_rule = scoring.windows == "disjoint" and scoring.max_document_tokens is None
+        if scoring.backend == "lm_eval" and is_same_rule and alone:
+            from tasks.evaluation.harness import compare_documents
+
+            compared["lm_eval"] = compare_documents(model, codec, scored, window, scoring)
         del model  # suites load their own, and memory may not hold both
     counts = skipped | {
         "documents": len(chosen),
@@ -110,7 +116,7 @@ def evaluate_model(
         "bytes": int(scored.num_bytes.sum()),
     }
     policy = policy_of(window, context, scoring) | scored_in
-    result = summarise(scored, scoring) | {"policy": policy, "counts": counts}
+    result = summarise(scored, scoring) | {"policy": policy, "counts": counts} | compared
     if scoring.formats:
         sizes = codec.eos_id, (window, context)
         result["formats"] = score_formats(own.model, chosen, *sizes, scored, scoring)
@@ -121,6 +127,10 @@ def evaluate_model(
         seen = seen_items(shards, tokenizer, *sought, out_dir, run_parts)
         judged = [own, *steps, *([] if other is None else [other])]
         suites = score_suites(judged, seen, config, out_dir, run_parts)
+        if scoring.backend == "lm_eval":
+            from tasks.evaluation.harness import add_harness
+
+            add_harness(suites[OWN], own, config, out_dir)
         result |= {"suites": suites[OWN], "over_suites": over_suites(suites[OWN])}
         result |= {"eval": for_tracking(suites[OWN])}
         if steps:

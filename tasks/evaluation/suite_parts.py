@@ -114,7 +114,7 @@ def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapp
 
     given, scoring = part.payload, config.evaluate
     suite = load_suite(given["name"], Path(given["folder"]))
-    model, tokenizer = _loaded(given["model"], given["tokenizer"], scoring.device, scoring.dtype)
+    model, tokenizer = loaded(given["model"], given["tokenizer"], scoring.device, scoring.dtype)
     end = min(given["begin"] + PART_ITEMS, num_scored(suite, config))
     items = suite.items[given["begin"] : end]
     rows = score_items(model, tokenizer, suite, items, given["window_tokens"], scoring)
@@ -127,14 +127,14 @@ def num_scored(suite: Suite, config: EvaluateStageConfig) -> int:
 
 
 @functools.lru_cache(1)
-def _loaded(model: str, tokenizer: str, device: str, dtype: str) -> tuple[Transformer, Tokenizer]:
+def loaded(model: str, tokenizer: str, device: str, dtype: str) -> tuple[Transformer, Tokenizer]:
     """One model per process, in the type that it is scored in."""
     from llm_core.device import choose_device
     from llm_core.huggingface.export import load_model
     from tasks.tokenizer.encoder import load_tokenizer
 
     place = choose_device(device)
-    loaded = load_model(Path(model), device=place)
+    made = load_model(Path(model), device=place)
     if dtype == "bfloat16" or (dtype == "auto" and place.type == "cuda"):
-        loaded.bfloat16()
-    return loaded, load_tokenizer(Path(tokenizer))
+        made.bfloat16()
+    return made, load_tokenizer(Path(tokenizer))

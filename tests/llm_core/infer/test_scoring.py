@@ -8,13 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_core.infer.scoring import Continuation, score_continuations
+from llm_core.infer.cache import branches
+from llm_core.infer.score_plan import Continuation, plan
+from llm_core.infer.scoring import score_continuations
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model, random_ids
 
 MODEL = make_model()
+WINDOWED = make_model(window=7)
 CLOSE = 1e-10
 """Nats; rounding in float64 depends on shapes."""
 
@@ -36,10 +39,13 @@ CONTEXTS = st.lists(st.integers(0, 60), min_size=1, max_size=24).map(tuple)
 
 @st.composite
 def groups(draw: st.DrawFn) -> list[list[Continuation]]:
-    """Questions with answers; a merged border makes an answer reach back."""
+    """Questions with answers, after shots that most of them share; a merged border makes an answer
+    reach back."""
     found = []
-    for context in draw(st.lists(CONTEXTS, min_size=1, max_size=4)):
+    shots = tuple(random_ids(draw(st.sampled_from([0, 5, 20, 30])), seed=7))
+    for question in draw(st.lists(CONTEXTS, min_size=1, max_size=4)):
         group = []
+        context = shots + question if draw(st.integers(0, 3)) else question
         for answer in draw(st.lists(IDS, min_size=1, max_size=4)):
             back = draw(st.integers(0, min(2, len(context) - 1)))
             kept = context[: len(context) - back]
@@ -48,16 +54,17 @@ def groups(draw: st.DrawFn) -> list[list[Continuation]]:
     return found
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.parametrize("model", [MODEL, WINDOWED], ids=["whole", "windowed"])
+@settings(max_examples=15, deadline=None)
 @given(groups(), st.integers(1, 300))
-def test_forked_context_scores_as_one_pass_per_token(
-    questions: list[list[Continuation]], batch_tokens: int
+def test_shared_tokens_score_as_one_pass_per_token(
+    model: Transformer, questions: list[list[Continuation]], batch_tokens: int
 ) -> None:
-    forked = score_continuations(MODEL, questions, batch_tokens)
-    plain = score_continuations(MODEL, questions, batch_tokens, shares_context=False)
+    forked = score_continuations(model, questions, batch_tokens)
+    plain = score_continuations(model, questions, batch_tokens, shares_context=False)
     for group, shared, alone in zip(questions, forked, plain, strict=True):
         for each, one, other in zip(group, shared, alone, strict=True):
-            expected, greedy = naive(MODEL, each)
+            expected, greedy = naive(model, each)
             assert one.logprobs == pytest.approx(expected, abs=CLOSE)
             assert other.logprobs == pytest.approx(expected, abs=CLOSE)
             assert one.is_greedy == other.is_greedy == greedy
@@ -74,6 +81,36 @@ def test_order_of_groups_and_batch_size_do_not_change_scores() -> None:
         for mine, theirs in zip(expected, backwards, strict=True):
             for one, other in zip(mine, theirs, strict=True):
                 assert one.logprobs == pytest.approx(other.logprobs, abs=CLOSE)
+
+
+def test_masks_of_a_part_of_the_queries_give_the_same_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shots = tuple(random_ids(20, seed=9))
+    questions = [
+        [Continuation((*shots, n, *random_ids(4, seed=k)), 21) for k in range(3)] for n in range(3)
+    ]
+    expected = score_continuations(MODEL, questions, 100)
+    monkeypatch.setattr(branches, "MASK_NUMBERS", 500)
+    for mine, theirs in zip(score_continuations(MODEL, questions, 100), expected, strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=CLOSE)
+
+
+def test_what_questions_share_is_computed_once() -> None:
+    """Shots, then the context of each question, then what answers have of their own."""
+    shots = tuple(random_ids(40, seed=1))
+    questions = [
+        [Continuation((*shots, n, n + 1, k, k, k), 42) for k in (50, 51, 52)] for n in range(20)
+    ]
+    batches = plan(questions, 90, shares_context=True)
+    assert {batch.prefix for batch in batches} == {shots}
+    # Two tokens of its own context, and two of each answer: the last one is never read.
+    assert [row.num_tokens - 40 for batch in batches for row in batch.rows] == [8] * 20
+    assert [len(batch.rows) for batch in batches] == [11, 9]
+    other = [[Continuation((*random_ids(40, seed=5), 1, 2), 41)]]
+    assert {len(batch.prefix) for batch in plan(questions + other, 90, True)} == {0, 40}
+    assert {len(batch.prefix) for batch in plan(questions, 90, False)} == {0}
 
 
 def test_equal_answers_have_equal_scores_to_the_last_bit() -> None:

@@ -14,6 +14,7 @@ def make_model(
     dtype: torch.dtype = torch.float64,
     vocab_size: int = 61,
     tied: bool = True,
+    window: int = 0,
 ) -> Transformer:
     config = ModelConfig(
         vocab_size=vocab_size,
@@ -24,6 +25,7 @@ def make_model(
         ffn_dim=48,
         max_seq_len=64,
         tied_embeddings=tied,
+        window=window,
     )
     model = Transformer(config)
     init_weights(model, seed=1)

@@ -4,12 +4,15 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy.special import softmax
 
 from llm_core.huggingface.export import load_model
@@ -37,6 +40,7 @@ from tasks.runtime.artifact import Artifact
 from tasks.tokenizer.encoder import load_tokenizer
 from tests.support.data.trained_run import Run
 from tests.support.data.written_suites import question
+from tests.support.data.written_suites import write_suite as write
 from tests.tasks.evaluation.conftest import Write
 
 WORDS = ["apache", "package", "version", "name", "list", "file", "line", "king", "lord", "house"]
@@ -57,6 +61,11 @@ def model(small_run: Run) -> Transformer:
     return load_model(small_run.train.path / "model").double()
 
 
+@pytest.fixture(scope="module")
+def one_suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    return load_suite("x", write(tmp_path_factory.mktemp("suites"), "x", items()))
+
+
 def scored(
     run: Run, model: Transformer, suite: Suite, config: EvaluateConfig = CONFIG
 ) -> list[dict[str, Any]]:
@@ -64,20 +73,31 @@ def scored(
     return score_items(model, tokenizer, suite, suite.items, 96, config)
 
 
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    batch_tokens=st.integers(1, 700),
+    order=st.permutations(range(14)),
+    cuts=st.lists(st.integers(1, 13), max_size=4),
+    shots=st.integers(0, 3),
+)
 def test_batches_order_and_parts_do_not_change_a_digit_in_float64(
-    small_run: Run, model: Transformer, write_suite: Write
+    small_run: Run,
+    model: Transformer,
+    one_suite: Suite,
+    batch_tokens: int,
+    order: list[int],
+    cuts: list[int],
+    shots: int,
 ) -> None:
-    suite = load_suite("x", write_suite("x", items(), shots=2))
-    expected = scored(small_run, model, suite)
-    small = dataclasses.replace(CONFIG, batch_tokens=40)
-    assert scored(small_run, model, suite, small) == expected
     tokenizer = load_tokenizer(small_run.tokenizer.path)
-    pieces = [
-        row
-        for begin in (10, 5, 0)
-        for row in score_items(model, tokenizer, suite, suite.items[begin:][:5], 96, CONFIG)
-    ]
-    assert sorted(pieces, key=lambda row: int(row["item"][1:])) == expected
+    config = dataclasses.replace(CONFIG, shots=shots)
+    expected = score_items(model, tokenizer, one_suite, one_suite.items, 96, config)
+    changed = dataclasses.replace(config, batch_tokens=batch_tokens)
+    found = []
+    for begin, end in pairwise([0, *sorted(set(cuts)), 14]):
+        chosen = [one_suite.items[place] for place in order[begin:end]]
+        found += score_items(model, tokenizer, one_suite, chosen, 96, changed)
+    assert [found[order.index(place)] for place in range(14)] == expected
 
 
 def test_log_probabilities_are_those_of_one_plain_pass(
