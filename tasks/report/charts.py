@@ -27,7 +27,7 @@ Chart = Callable[[int], Markup]
 @dataclass(frozen=True)
 class Mark:
     """One labelled value: a bar, or a point. `whole` is drawn pale behind a bar; `low` and `high`
-    as a whisker."""
+    as a whisker; `reference`, what a point is compared with, as a short dashed line."""
 
     label: str
     value: float
@@ -37,6 +37,7 @@ class Mark:
     low: float | None = None
     high: float | None = None
     tone: str = "a"
+    reference: Reference | None = None
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ def bars(amounts: Sequence[Mark], width: int) -> Markup:
 def forest(
     estimates: Sequence[Mark], references: Sequence[Reference], unit: str, width: int
 ) -> Markup:
-    """Values with intervals on one axis, and dashed lines to compare them with."""
+    """Values with intervals on one axis, and dashed lines to compare all or one of them with."""
     ends = [x for e in estimates for x in (e.value, e.low, e.high) if x is not None]
-    ends += [r.value for r in references]
+    ends += [r.value for r in (*references, *(e.reference for e in estimates)) if r is not None]
     rows = Rows.fit([e.label for e in estimates], [e.shown for e in estimates], width)
     low, high = min(ends), max(ends)
     margin = (high - low) * 0.04
@@ -93,14 +94,19 @@ def forest(
     axis = linear_axis(low - margin, high + margin, left, right, num_ticks, snap=False)
     bottom = rows.row_height * len(estimates) + 4
     marks = [line(axis.at(t), 0, axis.at(t), bottom, "grid") for t in axis.ticks]
-    for reference in references:
+
+    def dashed(reference: Reference, top: float, end: float) -> Markup:
         x = axis.at(reference.value)
-        drawn = line(x, 0, x, bottom, f"reference {reference.tone}")
-        marks.append(titled(f"{reference.name}: {reference.value:.3f} {unit}", drawn))
+        drawn = line(x, top, x, end, f"reference {reference.tone}")
+        return titled(f"{reference.name}: {reference.value:.3f} {unit}", drawn)
+
+    marks += [dashed(reference, 0, bottom) for reference in references]
     for i, one in enumerate(estimates):
         middle, pieces = rows.middle(i), []
+        if one.reference is not None:
+            pieces.append(dashed(one.reference, middle - 9, middle + 9))
         if one.low is not None and one.high is not None:
-            pieces = whisker(axis.at(one.low), axis.at(one.high), middle, f"interval {one.tone}")
+            pieces += whisker(axis.at(one.low), axis.at(one.high), middle, f"interval {one.tone}")
         dot = tag("circle", cx=axis.at(one.value), cy=middle, r=4, class_=f"dot {one.tone}")
         marks.append(rows.row(i, one.label, one.shown, one.title, *pieces, dot))
     marks += x_axis(axis, bottom, unit, tick_text)

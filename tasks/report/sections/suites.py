@@ -1,4 +1,4 @@
-"""Shows how a model does on suites: a forest with lines of chance, and a table of every metric."""
+"""Shows how a model does on suites: a forest with the chance of each, a table of every metric."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from tasks.report.charts import Mark, Reference, forest
 from tasks.report.markup import foreign
 from tasks.report.quantities import Facts, count, fixed, percent, plural, span
 
-CHANCE_TONES = ("r1", "r2")
-
 
 def suites_of(evaluate: Facts) -> dict[str, Any]:
     """What the template shows of suites; no rows without them."""
-    marks, rows, chances = [], [], dict[str, float]()
+    marks, rows = [], []
     for name, suite in evaluate.items("suites"):
         headline = suite.text("headline") or ""
         for metric, facts in suite.items("metrics"):
@@ -34,16 +32,14 @@ def suites_of(evaluate: Facts) -> dict[str, Any]:
             if metric != headline or chance is None or value is None:
                 continue
             title = f"{name}: {metric} {fixed(value)} over {plural(suite.number('items'), 'item')}"
-            marks.append(Mark(name, value, fixed(value), title, low=low, high=high))
-            chances[f"chance {fixed(chance, 2)}"] = chance
-    lines = [
-        Reference(name, value, tone)
-        for (name, value), tone in zip(sorted(chances.items()), CHANCE_TONES, strict=False)
-    ]
-    chart = partial(forest, marks, lines, "share of items") if marks else None
+            by_chance = Reference("chance", chance)
+            marks.append(
+                Mark(name, value, fixed(value), title, low=low, high=high, reference=by_chance)
+            )
+    chart = partial(forest, marks, [], "share of items") if marks else None
     return {
         "chart": chart,
-        "legend": [("point", "headline of a suite"), *((line.tone, line.name) for line in lines)],
+        "legend": [("point", "headline of a suite"), ("r1", "its chance")],
         "rows": rows,
         "answers": _answers(evaluate),
     }

@@ -46,11 +46,20 @@ def test_suites_show_intervals_chance_and_how_answers_ended(tmp_path: Path) -> N
     artifacts = report_artifacts.realistic(tmp_path)
     text = Page(render(artifacts, tmp_path)).text
     assert "cloze acc 0.620 0.482" in text and "0.741 0.250 50 2" in text
-    assert "chance 0.25" in text and "chance 0.50" in text
     assert "to_chinese chrf 1.500 0.250" in text
     assert "to_chinese 5.0 % 80.0 % 0 %" in text
     without = Page(render(changed(artifacts, "evaluate", suites={}), tmp_path)).text
     assert "Metrics of suites" in text and "Metrics of suites" not in without
+
+
+def test_each_suite_is_drawn_with_its_own_chance(tmp_path: Path) -> None:
+    artifacts = report_artifacts.realistic(tmp_path)
+    suites = next(a for a in artifacts if a.stage == "evaluate").metrics["suites"]
+    chances = (0.2, 0.25, 0.5)
+    several = {f"s{chance}": suites["cloze"] | {"chance": chance} for chance in chances}
+    html = render(changed(artifacts, "evaluate", suites=several), tmp_path)
+    drawn = set(re.findall(r"chance: (\S+) share of items", html))
+    assert drawn == {f"{chance:.3f}" for chance in chances}
 
 
 def test_speed_is_withheld_when_the_cache_is_not_proved_right(tmp_path: Path) -> None:
