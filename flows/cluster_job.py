@@ -1,13 +1,13 @@
 """Runs a whole flow as a cluster job and follows it: `cluster.submits=flow`.
 
 The job is this command with `cluster.kind=local`, named after the key of what the flow makes,
-in the current folder of the command. It answers by a file, `result.json`, which is written by this
-module as a program: `python -m flows.cluster_job FILE FLOW OVERRIDE...`.
+in the current folder of the command. It answers by a file, `result.json`, with its exit code and
+the summary of the run, which is written by this module as a program:
+`python -m flows.cluster_job FILE FLOW OVERRIDE...`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +17,8 @@ from typing import Any
 
 from flows.commands.table import FLOWS
 from flows.compose import parse_override
+from flows.console import set_up_console
+from flows.exit_codes import exit_code
 from flows.run import decide
 from flows.run_config import RunConfig
 from flows.stops import sigterm_raises
@@ -52,14 +54,14 @@ def run_in_job(
             job,
             config.cluster,
             watch=lambda: None,
-            is_finished=lambda: _read(file).get("code") == 0,
+            is_finished=lambda: "summary" in _read(file),
         )
     result, kind = _read(file), config.cluster.kind
     if result == earlier and not ended.attached:
         result = {}
     code = result.get("code")
     if code == 0:
-        return _summary(job.log), f"{kind} job {ended.job_id}; log {job.log}"
+        return result["summary"], f"{kind} job {ended.job_id}; log {job.log}"
     if code == os.EX_TEMPFAIL:
         raise StageInterrupted(f"{kind} job {ended.job_id} was stopped and saved")
     how = ended.words if code is None else f"ended with code {code}"
@@ -106,21 +108,20 @@ def _read(file: Path) -> dict[str, Any]:
     return {}
 
 
-def _summary(log: Path) -> dict[str, Any]:
-    """The last line of the flow's stdout, which shares the log with its stderr."""
-    for line in reversed(log.read_text("utf-8", "replace").splitlines()):
-        if line.startswith('{"run_id"'):
-            return dict(json.loads(line))
-    return {}
-
-
-def main(file: str, *words: str) -> int:
+def main(file: str, command: str, *overrides: str) -> int:
     """Run a flow in this process and write how it ended; its exit code."""
-    from flows.cli import main as command_line
+    from flows.commands.runs import run_once  # which imports this module
 
     Path(file).unlink(missing_ok=True)
-    code = command_line(list(words))
-    write_json(Path(file), {"code": code, "at": now()})
+    set_up_console()
+    result: dict[str, Any] = {}
+
+    def run() -> int:
+        result["summary"] = run_once(command, overrides)
+        return 0
+
+    code = exit_code(run)
+    write_json(Path(file), {"code": code, "at": now(), **result})
     return code
 
 

@@ -24,9 +24,8 @@ from tasks.runtime.artifact import ArtifactMismatch, write_json
 from tasks.runtime.graph import STAGES
 from tasks.runtime.plan import Plan
 from tasks.runtime.shared.store import SharedStore
-from tasks.runtime.store import Store, now
+from tasks.runtime.store import MARKER_FILE, Store, now
 
-MARKER_FILE = ".textmill-store"
 MARKER_TEXT = (
     "This folder is a store of textmill: `textmill gc --yes` removes artifacts here that no recent"
     " run refers to.\n"

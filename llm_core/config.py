@@ -128,8 +128,8 @@ def local_path(value: str | Path, where: str) -> Path:
     if ADDRESS.match(str(value)):
         raise ConfigError(
             f"{where} ({value}) is an address, and must be a path of this machine; only"
-            " source.paths reads from elsewhere: name a local file or folder, or one on a disk"
-            " that is mounted here"
+            " source.paths, and store as s3://bucket/prefix, may be elsewhere: name a local file"
+            " or folder, or one on a disk that is mounted here"
         )
     return Path(value)
 

@@ -9,27 +9,30 @@ the bytes of the undisturbed run, and nothing may be left behind: no process, wo
 unsent journal, and no run that Prefect or MLflow takes for alive.
 
 The last line is JSON: {"kills", "seed", "rounds", "victims": {name: kills}, "findings": [text],
-"elapsed_s"}. The exit code is 1 where there are findings.
+"elapsed_s": {"whole", "services", "alone", "served"}}: the undisturbed run, the start of services,
+and both kinds of rounds. The exit code is 1 where there are findings.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import signal
 import sqlite3
+import subprocess
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
+from flows.live.announced import read_live
 from flows.services.local import mlflow_ui
 from flows.services.prefect_api import Unreachable
 from flows.services.processes import descendants, start_time
@@ -46,9 +49,12 @@ from tests.support.whole_runs import (
 
 LENGTH = ["train.num_steps=60", "train.checkpoint_every=5", "train.validate_every=20"]
 """Long enough that training is often what is killed."""
-LONGEST_PAUSE_S = 12.0
+LONGEST_PAUSE_S, NEXT_STAGE_S = 6.0, 60.0
 ROUND_S, SETTLED_S = 1800.0, 150.0
-KILLS_OF_A_ROUND = (3, 12)
+EVERY_S = 0.2
+"""How often something is looked at: a server is asked for it."""
+KILLS_OF_A_ROUND = (8, 24)
+"""So many that the completion of a round costs less than its kills."""
 
 
 @dataclass
@@ -62,19 +68,29 @@ class Torture:
     victims: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     rounds: int = 0
+    elapsed_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
     def left(self) -> int:
         return self.kills - self.victims.total()
 
-    def pause(self, is_over: Callable[[], bool]) -> bool:
-        """Wait a random time; whether something was over before."""
-        until = time.monotonic() + self.random.uniform(0.1, LONGEST_PAUSE_S)
-        while time.monotonic() < until:
-            if is_over():
-                return True
-            time.sleep(0.05)
-        return is_over()
+    def pause(self, is_over: Callable[[], bool], place: Path) -> bool:
+        """Wait a random time, mostly after a run in a place has begun another stage: much of it is
+        the start of programs. Whether something was over before."""
+        before = stages_at_work(place)
+        if self.random.random() < 0.7 and wait(
+            lambda: is_over() or not stages_at_work(place) <= before, NEXT_STAGE_S, EVERY_S
+        ):
+            longest_s = LONGEST_PAUSE_S / 2
+        else:
+            longest_s = LONGEST_PAUSE_S
+        return wait(is_over, self.random.uniform(0.1, longest_s), EVERY_S)
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.elapsed_s[name] += time.monotonic() - began
 
     def count(self, victim: str, moment: str) -> None:
         self.victims[victim] += 1
@@ -90,7 +106,7 @@ class Torture:
             with started("run", self.corpus, place, *LENGTH, f"runner={runner}") as process:
                 tree = {process.pid}
                 while self.left and killed < most:
-                    if self.pause(lambda process=process: process.poll() is not None):
+                    if self.pause(partial(has_exited, process), place):
                         break
                     tree |= set(descendants([process.pid]))
                     killed += 1
@@ -118,7 +134,7 @@ class Torture:
         until, most = time.monotonic() + ROUND_S, self.random.randint(*KILLS_OF_A_ROUND)
         while True:
             assert time.monotonic() < until, f"no end in {ROUND_S} s: {services.state / 'logs'}"
-            over = self.pause(partial(quietly, services, flow_run))
+            over = self.pause(partial(quietly, services, flow_run), services.place)
             if not over and self.left and killed < most:
                 found = services.processes(flow_run)
                 one = self.random.choice(sorted(found))
@@ -126,7 +142,7 @@ class Torture:
                 services.kill(flow_run, victims)
                 killed += 1
                 self.count("+".join(victims), "under textmill up")
-                self.pause(lambda: False)
+                time.sleep(self.random.uniform(0.0, LONGEST_PAUSE_S))
                 services.up()
                 mlflow_ui(services.state)
                 continue
@@ -164,6 +180,10 @@ class Torture:
             self.findings.append(finding)
 
 
+def has_exited(process: subprocess.Popen[str]) -> bool:
+    return process.poll() is not None
+
+
 def quietly(services: Deployed, flow_run: str) -> bool:
     """Whether a flow run has ended, as far as its server can be asked."""
     try:
@@ -175,7 +195,9 @@ def quietly(services: Deployed, flow_run: str) -> bool:
 def unsettled(services: Deployed) -> Iterator[str]:
     """What is taken for alive, or was not sent, once all is over."""
     yield from (f"not at an end in Prefect: {run}" for run in services.others(""))
-    with closing(sqlite3.connect(services.state / "mlflow/mlflow.db", timeout=30)) as database:
+    with contextlib.closing(
+        sqlite3.connect(services.state / "mlflow/mlflow.db", timeout=30)
+    ) as database:
         query = "select name from runs where status = 'RUNNING'"
         yield from (f"RUNNING in MLflow: {name}" for (name,) in database.execute(query))
     for journal in (services.state / "mlflow/unsent").glob("*/*.jsonl"):
@@ -191,12 +213,16 @@ def gone(pids: set[int]) -> bool:
     return wait(lambda: not alive_of(pids))
 
 
-def wait(condition: Callable[[], bool], limit_s: float = 60.0) -> bool:
+def stages_at_work(place: Path) -> set[str | None]:
+    return {run.stage for run in read_live(place / "state") if not run.is_dead} - {None}
+
+
+def wait(condition: Callable[[], bool], limit_s: float = 60.0, every_s: float = 0.1) -> bool:
     until = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > until:
             return False
-        time.sleep(0.1)
+        time.sleep(every_s)
     return True
 
 
@@ -206,7 +232,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--place", type=Path, help="an empty folder, kept afterwards")
     options = parser.parse_args()
-    began = time.monotonic()
     for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
         os.environ.pop(name, None)
     os.environ["OMP_NUM_THREADS"] = "1"  # training is the same for equal threads
@@ -214,21 +239,26 @@ def main() -> int:
         place = (options.place or Path(folder)).resolve()
         corpus = make_corpus(place / "corpus")
         torture = Torture(place, corpus, options.kills, random.Random(options.seed))
-        note("the undisturbed run")
-        run("run", corpus, place / "whole", *OVERRIDES, *LENGTH, "orchestrator=none")
-        expected = contents(place / "whole")
-        with deployed(place / "served") as services:
+        with torture.timed("whole"):
+            note("the undisturbed run")
+            run("run", corpus, place / "whole", *OVERRIDES, *LENGTH, "orchestrator=none")
+            expected = contents(place / "whole")
+        with contextlib.ExitStack() as started_services:
+            with torture.timed("services"):
+                services = started_services.enter_context(deployed(place / "served"))
             while torture.left:
-                torture.alone(expected)
+                with torture.timed("alone"):
+                    torture.alone(expected)
                 if torture.left:
-                    torture.served(services, expected)
+                    with torture.timed("served"):
+                        torture.served(services, expected)
     report = {
         "kills": torture.victims.total(),
         "seed": options.seed,
         "rounds": torture.rounds,
         "victims": dict(torture.victims),
         "findings": torture.findings,
-        "elapsed_s": round(time.monotonic() - began, 1),
+        "elapsed_s": {name: round(passed) for name, passed in torture.elapsed_s.items()},
     }
     show(json.dumps(report))
     return 1 if torture.findings else 0

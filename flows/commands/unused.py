@@ -89,9 +89,10 @@ def gc(words: Sequence[str], yes: bool) -> int:
             raise ConfigError(f"keep ({word[5:]}) must be a whole number of runs, e.g. keep=10")
     store = compose(overrides).open_store()
     require_store(store)
-    items, there = unused(store, keep, say), list[UnusedThere]()
+    use = needed(store, keep)
+    items, there = unused(store, use, say), list[UnusedThere]()
     if isinstance(store, SharedStore):
-        there = unused_there(store, needed(store, keep).keys)
+        there = unused_there(store, use.keys)
     found: list[Unused | UnusedThere] = [*items, *there]
     total = sum(item.size_bytes for item in found) / 1e6
     if found:
@@ -116,7 +117,11 @@ class Needed:
 
 
 def needed(store: Store, keep: int) -> Needed:
-    """What the runs that count refer to (see `unused`)."""
+    """What the last `keep` runs refer to, live ones, and the next run of a chain.
+
+    With `keep` above 0, what the last completed run of each stage refers to is needed too: many
+    nightly refreshes leave the last trained model.
+    """
     records = read_records(store)
     kept = [r for i, r in enumerate(records) if i < keep or r.is_alive()]
     if keep:
@@ -132,19 +137,14 @@ def needed(store: Store, keep: int) -> Needed:
 
 
 def unused(
-    store: Store, keep: int, tell: Callable[[str], None] = lambda line: None
+    store: Store, use: Needed, tell: Callable[[str], None] = lambda line: None
 ) -> list[Unused]:
-    """What no recent run needs, largest first: neither the last `keep` runs, nor a live one, nor
-    the next run of a chain.
+    """What is not needed, largest first.
 
     Held keys are left out, and parts of stages at work. So is what the store did not make, which is
     reported by `tell`. Raises ConfigError where the folder is not marked as a store.
-
-    With `keep` above 0, what the last completed run of each stage refers to is needed too: many
-    nightly refreshes leave the last trained model.
     """
     require_marked(store)
-    use = needed(store, keep)
     candidates = [*_candidates(store, use.keys, use.part_keys), *unused_parts(store, use.kept)]
     found, foreign = [], []
     for kind, path in candidates:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from flows.records import KEY
 from llm_core.config import ConfigError
 from tasks.runtime.graph import STAGES
-from tasks.runtime.shared.store import MARKER, SharedStore
+from tasks.runtime.shared.store import SharedStore
+from tasks.runtime.store import MARKER_FILE
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class UnusedThere:
 def unused_there(store: SharedStore, keys: Collection[tuple[str, str]]) -> list[UnusedThere]:
     """Largest first. Raises ConfigError where the bucket is not marked as a store."""
     sizes = store.keys_there()
-    if sizes and store.bucket.head(MARKER) is None:
+    if sizes and store.bucket.head(MARKER_FILE) is None:
         raise ConfigError(
-            f"{store.bucket.url} has no {MARKER}, so nothing in it is removed; put an object of"
-            " that name there if it is a store and nothing else"
+            f"{store.bucket.url} has no {MARKER_FILE}, so nothing in it is removed; put an object"
+            " of that name there if it is a store and nothing else"
         )
     found = [
         UnusedThere(store, stage, key, size)

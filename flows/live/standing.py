@@ -1,8 +1,8 @@
 """Reads how all runs and services of a state folder stand: live, queued and dead runs, the next
 scheduled ones.
 
-Live and dead runs are known from files, so a server is asked only for what waits there, and only if
-one is running.
+Live and dead runs are known from files of this machine. So a shared store is not asked, and a
+server only for what waits there, if one is running.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from flows.services.prefect_api import PrefectApi, Refused, Unreachable, is_ours
 from flows.services.registry import Registry
 from llm_core.printing import shortened
 from llm_core.secrets import mask_secrets
+from tasks.runtime.store import Store
 
 ANSWER_S = 1.5
 """Time a server has to answer."""
@@ -36,7 +37,7 @@ def read_standing(config: RunConfig) -> dict[str, Any]:
     announced = read_live(config.state)
     dead = [_of_live(run) for run in announced if run.is_dead]
     known = {run["run_id"] for run in dead}
-    records = read_records(config.open_store())[:LAST_RECORDS]
+    records = read_records(Store(config.store))[:LAST_RECORDS]
     dead += [_of_record(r) for r in records if r.run_id not in known and _has_died(r, announced)]
     standing: dict[str, Any] = {
         "live": [_of_live(run) for run in announced if not run.is_dead],

@@ -220,7 +220,7 @@ def _server(services: Registry, say: Callable[[str], None]) -> str:
     )
     services.start(
         "server",
-        [sys.executable, "-m", "flows.services.prefect_server", str(port)],
+        [sys.executable, "-m", "flows.services.prefect_server", str(port), str(services.state)],
         server_environment(services.state, port),
         port,
     )

@@ -8,8 +8,12 @@ check (`PREFECT_SERVER_API_AUTH_STRING`).
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import uvicorn
 from prefect.server.api.server import create_app
@@ -20,6 +24,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flows.services.access import HOST_NAMES, own_origins
+from flows.services.registry import EVERY_S, ServiceError, end_if_dropped
 
 
 class OwnOriginMiddleware:
@@ -38,7 +43,16 @@ class OwnOriginMiddleware:
             await PlainTextResponse("Invalid origin header", status_code=403)(scope, receive, send)
 
 
-def main(port: int) -> None:
+def _end_with_state(state: Path) -> None:
+    """End this server when it is not that of its state folder any more; nobody else would."""
+    while True:
+        time.sleep(EVERY_S)
+        # One that cannot be read may be readable again; whoever changes it says what is wrong.
+        with contextlib.suppress(ServiceError):
+            end_if_dropped(state, "server", 0.0)
+
+
+def main(port: int, state: Path) -> None:
     settings = get_current_settings().server
     if not settings.api.auth_string:
         raise SystemExit(
@@ -47,6 +61,7 @@ def main(port: int) -> None:
     app = create_app(final=True)
     app.add_middleware(OwnOriginMiddleware, origins=own_origins(port))
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOST_NAMES, www_redirect=False)
+    threading.Thread(target=_end_with_state, args=(state,), daemon=True).start()
     # As `prefect server start` runs it.
     uvicorn.run(
         app,
@@ -60,4 +75,4 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from flows.services.access import answers
 from flows.services.processes import (
+    descendants,
     is_running,
     left_behind,
     start_detached,
@@ -25,7 +27,9 @@ from llm_core.locks import open_lock
 from tasks.runtime.artifact import write_json
 from tasks.runtime.code import ROOT
 
-START_LIMIT_S = 300.0
+START_LIMIT_S, END_S = 300.0, 10.0
+EVERY_S = 15.0
+"""How often a service looks whether it is still that of its state folder."""
 
 
 class ServiceError(RuntimeError):
@@ -76,6 +80,10 @@ class Registry:
         entry = self._known.get(name) or {}
         return "pid" in entry and is_running(entry["pid"], entry["started"])
 
+    def is_own(self, name: str) -> bool:
+        """Whether this process is the one of a name."""
+        return (self._known.get(name) or {}).get("pid") == os.getpid()
+
     def clear(self, name: str) -> None:
         """Stop what a process that died has left behind, such as children that hold its port."""
         entry = self._known.get(name) or {}
@@ -103,3 +111,13 @@ class Registry:
                     f"{name} {state}: {' '.join(tail)[:200]}; its log is {self.log(name)}"
                 )
             time.sleep(0.25)
+
+
+def end_if_dropped(state: Path, name: str, grace_s: float) -> None:
+    """End this process, and within `grace_s` what it has started, where it is not the service of a
+    state folder any more: the folder was removed, or another process is in its place."""
+    if Registry(state).is_own(name):
+        return
+    own = os.getpid()
+    stop([pid for pid in descendants([own]) if pid != own], grace_s)
+    stop([own], END_S)

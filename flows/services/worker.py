@@ -3,7 +3,7 @@
 Every `EVERY_S` the keeper settles runs that have died (`flows.services.dead_runs`), leaves one of
 several late nights (`flows.services.late_runs`), and starts the server again where it has died. It
 is a thread of the worker's process, so it ends with it, and flow runs end with both: they find the
-worker's process id in `local.WORKER_VARIABLE`.
+worker's process id in `local.WORKER_VARIABLE`. A worker whose state folder is gone ends.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from flows.services.dead_runs import Server, settle, settle_taken
 from flows.services.late_runs import cancel_superseded
 from flows.services.prefect_api import PrefectApi
 from flows.services.processes import start_detached
+from flows.services.registry import EVERY_S, end_if_dropped
 from llm_core.printing import one_line
 from tasks.runtime.code import ROOT
-
-EVERY_S = 15.0
 
 
 def main(pool: str, state: Path) -> None:
@@ -42,6 +41,7 @@ def _keep(state: Path) -> None:
     started_at, pause = datetime.now(UTC), threading.Event()
     while not pause.wait(EVERY_S):
         try:
+            end_if_dropped(state, "worker", local.FLOW_GRACE_S)
             look_after(state, started_at)
         except Exception as error:  # noqa: BLE001 - what fails now is tried again
             warn(f"keeper: {type(error).__name__}: {one_line(error)}")

@@ -3,7 +3,7 @@
 A program that was asked to stop and has saved ends with code 75. Its pod is then replaced and
 counts as no failure, as does one that lost its node; a code of 2 ends the job. Of a JobSet, whose
 nodes need each other, all pods are replaced together. Fields: the API reference of Kubernetes 1.31
-(batch/v1) and of JobSet (jobset.x-k8s.io/v1alpha2).
+(batch/v1) and of JobSet 0.10 (jobset.x-k8s.io/v1alpha2).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ KEPT_S = 24 * 3600
 """A finished job is removed after so long."""
 END_EXTRA_S = 30
 REPLICATED = "node"
+# All pod failure policies give a Job one reason; only its message names the exit code.
+REFUSED = "exit code 2 matching FailJob rule"
 # Further nodes write files of their own: a shared file system has no common append.
 RUN = """log=$1; shift
 [ "${JOB_COMPLETION_INDEX:-0}" = 0 ] || log=$log.$JOB_COMPLETION_INDEX
@@ -52,12 +54,19 @@ def manifest(job: Job, config: ClusterConfig) -> dict[str, Any]:
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": {
                 "maxRestarts": job.max_restarts,
+                # The first rule that matches counts.
                 "rules": [
+                    {
+                        "name": "refused",
+                        "action": "FailJobSet",
+                        "onJobFailureReasons": ["PodFailurePolicy"],
+                        "onJobFailureMessagePatterns": [REFUSED],
+                    },
                     {
                         "name": "saved",
                         "action": "RestartJobSetAndIgnoreMaxRestarts",
                         "onJobFailureReasons": ["PodFailurePolicy"],
-                    }
+                    },
                 ],
             },
             "replicatedJobs": [
@@ -82,12 +91,13 @@ def _job(job: Job, config: ClusterConfig) -> dict[str, Any]:
     }
     # Of a JobSet this failure restarts all pods; any other one counts (backoffLimit).
     again = "FailJob" if several else "Ignore"
-    rules = [saved | {"action": again}, disrupted | {"action": again}]
     spec: dict[str, Any] = {
         "parallelism": config.num_nodes,
         "completions": config.num_nodes,
         "backoffLimit": 0 if several else job.max_restarts,
-        "podFailurePolicy": {"rules": rules if several else [*rules, refused]},
+        "podFailurePolicy": {
+            "rules": [saved | {"action": again}, disrupted | {"action": again}, refused]
+        },
         "template": {"spec": _pod(job, config)},
     }
     if several:

@@ -41,6 +41,9 @@ from tasks.runtime.mounts import require_shared_locks
 from tasks.runtime.soundness import Soundness
 from tasks.runtime.stage import StageFailure
 
+MARKER_FILE = ".textmill-store"
+"""Says that a folder or a bucket is a store. Without it nothing there is ever removed."""
+
 
 @dataclass(frozen=True)
 class Node:

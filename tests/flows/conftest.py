@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flows import cli
+from flows.services.prefect_api import PrefectApi
 from tasks.runtime.graph import STAGES
 from tests.support import stand_ins
 
@@ -101,3 +102,13 @@ def prefect_server() -> Iterator[None]:
         ),
     ):
         yield
+
+
+@pytest.fixture
+def api(prefect_server: None, monkeypatch: pytest.MonkeyPatch) -> PrefectApi:
+    """The server that commands use."""
+    from prefect.settings import get_current_settings
+
+    url = str(get_current_settings().api.url)
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    return PrefectApi(url)

@@ -17,16 +17,6 @@ from tests.flows.conftest import RunCli
 
 
 @pytest.fixture
-def api(prefect_server: None, monkeypatch: pytest.MonkeyPatch) -> PrefectApi:
-    """The server that commands use."""
-    from prefect.settings import get_current_settings
-
-    url = str(get_current_settings().api.url)
-    monkeypatch.setenv("PREFECT_API_URL", url)
-    return PrefectApi(url)
-
-
-@pytest.fixture
 def cached(stand_in_stages: list[str], run_cli: RunCli) -> dict[str, Any]:
     """The summary of a run that has made every stage."""
     done = run_cli("run")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from flows.chains import follow_chain
-from flows.commands.unused import unused
+from flows.commands.unused import needed, unused
 from flows.compose import compose
 from flows.records import read_records, write_record
 from flows.run import Run, describe, open_run
@@ -177,7 +177,9 @@ def test_a_chain_is_never_broken_in_silence(store: list[str], tmp_path: Path) ->
     settings, root = [*store, "dedup.chain=crawl"], Store(tmp_path / "store")
     first = deduplicated(*settings, *source(a))
     config = compose(["dedup=indexed", *settings, *source(b)])
-    assert first.path not in [item.path for item in unused(root, 0)], "the next run needs it"
+    assert first.path not in [item.path for item in unused(root, needed(root, 0))], (
+        "the next run needs it"
+    )
     (record,) = read_records(root)
     record.outcome = "running"
     write_record(root, record)

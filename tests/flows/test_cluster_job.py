@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flows.cluster_job import overrides_in_job, run_in_job
+from flows.cluster_job import main, overrides_in_job, run_in_job
 from flows.compose import compose
 from llm_core.config import ConfigError
+from llm_core.json_files import read_json
 from tasks.runtime.stage import StageFailure, StageInterrupted
 from tests.support.clusters.fake_commands import put_on_path
 from tests.support.clusters.real_slurm import is_installed, slurm_cluster
@@ -24,7 +26,7 @@ for word; do case $word in --output=*) log=${word#*=};; esac; done
 PATH=${0%/*}:$PATH SLURM_JOB_ID=7 bash "$word" >> "$log" 2>&1
 echo 7
 """
-SRUN = '#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; "$@"\n'
+IN_PLACE = ("orchestrator=none", "num_workers=1")
 ENDED = "#!/bin/bash\ncase $* in *--name*) ;; *) echo 'FAILED|NonZeroExitCode|n1';; esac\n"
 
 
@@ -73,6 +75,23 @@ def test_a_server_of_the_site_is_used_from_the_job(monkeypatch: pytest.MonkeyPat
     assert compose(overrides_in_job(["cluster=slurm"])).orchestrator == "prefect"
 
 
+@pytest.mark.usefixtures("stand_in_stages")
+def test_a_job_writes_what_its_run_gave(places: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    assert main(str(file), "refresh", "source=sample", "tracking=off", *IN_PLACE, *places) == 0
+    assert read_json(file)["summary"]["stages"]["shards"]["key"]
+    assert main(str(file), "refresh", "sourse=sample", *IN_PLACE, *places) == 2
+    assert "summary" not in read_json(file)
+
+
+def test_what_the_run_gave_is_known_here_without_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_in_job(tmp_path, monkeypatch, {"code": 0, "at": "now", "summary": {"run_id": "a"}})
+    overrides = given(tmp_path)
+    assert run_in_job("refresh", overrides, compose(overrides))[0] == {"run_id": "a"}
+
+
 @pytest.mark.parametrize(
     ("code", "error", "words"),
     [
@@ -88,21 +107,30 @@ def test_a_job_ends_here_as_its_result_says(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    result = json.dumps({"code": code, "at": "now"})
+    answer_in_job(tmp_path, monkeypatch, {"code": code, "at": "now"} if code else None)
+    overrides = given(tmp_path)
+    with pytest.raises(error, match=words):
+        run_in_job("refresh", overrides, compose(overrides))
+
+
+def given(place: Path) -> list[str]:
+    return ["source=sample", f"store='{place}/store'", f"state='{place}/state'", *JOB]
+
+
+def answer_in_job(
+    place: Path, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any] | None
+) -> None:
+    """Let the job write nothing but this result."""
+    write = f"echo '{json.dumps(result)}' > result.json" if result else ""
+    code = 1 if result is None else result["code"]
     put_on_path(
-        tmp_path / "bin",
+        place / "bin",
         monkeypatch,
-        sbatch=SBATCH,
-        srun=f"#!/bin/bash\n[ {code} = None ] || echo '{result}' > result.json; exit {code or 1}\n",
+        sbatch=SBATCH.replace("PATH=", 'cd "$(dirname "$word")"; PATH='),
+        srun=f"#!/bin/bash\n{write}\nexit {code}\n",
         squeue=ENDED,
         scontrol="#!/bin/bash\n",
     )
-    sbatch = SBATCH.replace("PATH=", 'cd "$(dirname "$word")"; PATH=')
-    put_on_path(tmp_path / "bin", monkeypatch, sbatch=sbatch)
-    places = [f"store='{tmp_path}/store'", f"state='{tmp_path}/state'"]
-    overrides = ["source=sample", *places, *JOB]
-    with pytest.raises(error, match=words):
-        run_in_job("refresh", overrides, compose(overrides))
 
 
 def test_a_folder_that_pods_would_not_see_is_refused(tmp_path: Path) -> None:

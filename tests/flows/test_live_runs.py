@@ -88,6 +88,17 @@ def kill_a_run(words: list[str]) -> None:
         process.send_signal(signal.SIGKILL)
 
 
+def test_runs_of_a_shared_store_are_shown_while_its_bucket_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    config = compose(["store=s3://texts/here", f"state={tmp_path}"])
+    with announced("pipeline", [], config):
+        began = time.monotonic()
+        (live,) = read_standing(config)["live"]
+    assert live["name"] == "pipeline" and time.monotonic() - began < 3
+
+
 def test_dead_flow_run_stays_announced_until_its_server_is_told(
     places: list[str], tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.unused import remove, unused
+from flows.commands.unused import needed, remove, unused
 from flows.records import RunRecord, mark_store, read_records, write_record
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.inputs import InputDigests
@@ -53,8 +53,10 @@ def test_many_runs_of_other_stages_leave_the_last_completed_run_of_each(
     for threshold in (0.6, 0.7):
         assert run_cli("refresh", f"dedup.threshold={threshold}", "only=dedup")["code"] == 0
     kept = {stage["key"] for stage in whole.values()}
-    assert not kept & {item.path.name for item in unused(store, 1)}
-    assert kept & {item.path.name for item in unused(store, 0)}, "keep=0 asks for everything"
+    assert not kept & {item.path.name for item in unused(store, needed(store, 1))}
+    assert kept & {item.path.name for item in unused(store, needed(store, 0))}, (
+        "keep=0 asks for everything"
+    )
 
 
 def record_ingest(store: Store, digest: str) -> None:
@@ -81,7 +83,7 @@ def test_fetched_files_that_no_recent_run_read_are_unused(tmp_path: Path, store:
     record_ingest(store, digests[read])
     for name in (read, old, cut_off):
         os.utime(cache / name, (0, 0))
-    items = [item for item in unused(store, 1) if item.kind == "remote"]
+    items = [item for item in unused(store, needed(store, 1)) if item.kind == "remote"]
     assert {item.path.name for item in items} == {old, cut_off}
     assert remove(items) == len(old) + len(cut_off)
     assert {path.name for path in cache.iterdir()} == {read, fetching}
@@ -99,18 +101,18 @@ def test_fetched_files_that_a_damaged_ingest_is_rebuilt_from_are_kept(
     record_ingest(store, digests["a"])
     os.utime(fetched, (0, 0))
     (store.path("ingest", 16 * "a") / damaged).write_text("other")
-    assert not [item for item in unused(store, 1) if item.kind == "remote"]
+    assert not [item for item in unused(store, needed(store, 1)) if item.kind == "remote"]
 
 
 def test_held_key_is_never_touched(run_cli: RunCli, store: Store) -> None:
     old = run_cli("refresh", "tokenizer.vocab_size=300")["summary"]["stages"]["tokenizer"]["key"]
     run_cli("refresh", "tokenizer.vocab_size=400")
-    listed = unused(store, 1)
+    listed = unused(store, needed(store, 1))
     with store.hold(Node("tokenizer", old, "", {}, {}), print):
-        assert not [item for item in unused(store, 1) if item.path.name == old]
+        assert not [item for item in unused(store, needed(store, 1)) if item.path.name == old]
         remove(listed)  # listed before it was held
         assert store.find("tokenizer", old)
-    remove(unused(store, 1))
+    remove(unused(store, needed(store, 1)))
     assert store.find("tokenizer", old) is None
 
 
@@ -121,10 +123,10 @@ def test_live_run_protects_what_it_will_read(run_cli: RunCli, store: Store) -> N
     path = store.root / ".runs" / f"{record.run_id}.json"
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, "outcome": "running"}))
-    assert unused(store, 1) == [], "its process is alive: it is this one"
+    assert unused(store, needed(store, 1)) == [], "its process is alive: it is this one"
     values["process"]["pid"] = 2**22 + 1
     path.write_text(json.dumps({**values, "outcome": "running"}))
-    assert unused(store, 1) != []
+    assert unused(store, needed(store, 1)) != []
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"run_id": "x"}'])

@@ -69,11 +69,13 @@ CLOCK = (
 )
 
 
-def make_corpus(folder: Path, num_files: int = 3, rows_per_file: int = 20) -> Path:
-    """The beginning of the embedded corpus as several files, with a near-duplicate across files and
-    a broken line."""
+def make_corpus(
+    folder: Path, num_files: int = 3, rows_per_file: int = 20, first_row: int = 0
+) -> Path:
+    """A piece of the embedded corpus as several files, with a near-duplicate across files and a
+    broken line. first_row: 250 for one that holds edited prose."""
     folder.mkdir(parents=True)
-    lines = SAMPLE.read_text("utf-8").splitlines()
+    lines = SAMPLE.read_text("utf-8").splitlines()[first_row:]
     for i in range(num_files):
         rows = [*lines[i * rows_per_file : (i + 1) * rows_per_file], lines[0], '{"text": broken']
         (folder / f"{i}.jsonl").write_text("\n".join(rows) + "\n", "utf-8")

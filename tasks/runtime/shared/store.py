@@ -44,10 +44,9 @@ from tasks.runtime.shared.bucket import Bucket
 from tasks.runtime.shared.leases import LEASE_S, held, held_if_free
 from tasks.runtime.soundness import damage as find_damage
 from tasks.runtime.stage import StageFailure
-from tasks.runtime.store import Node, Store, waiting_for
+from tasks.runtime.store import MARKER_FILE, Node, Store, waiting_for
 
 logger = get_logger("tasks.runtime.shared")
-MARKER = ".textmill-store"
 WORTH_SAYING_BYTES = 10_000_000
 
 
@@ -309,9 +308,9 @@ class SharedStore(Store):
     def _require_conditions(self) -> None:
         """Mark the bucket as a store, and raise ConfigError where its server puts without looking
         at the condition: two runs would both take themselves for the only one."""
-        if self.bucket.head(MARKER) is None:
-            self.bucket.put(MARKER, b"This is a store of textmill.\n", None)
-            if self.bucket.put(MARKER, b"This is a store of textmill.\n", None) is not None:
+        if self.bucket.head(MARKER_FILE) is None:
+            self.bucket.put(MARKER_FILE, b"This is a store of textmill.\n", None)
+            if self.bucket.put(MARKER_FILE, b"This is a store of textmill.\n", None) is not None:
                 raise ConfigError(
                     f"{self.bucket.url} ignores If-None-Match, which keeps two machines from"
                     " writing one artifact; use a server with conditional puts"

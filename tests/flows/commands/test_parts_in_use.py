@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.unused import remove, unused
+from flows.commands.unused import needed, remove, unused
 from tasks.runtime.store import Node
 from tests.support.unused_store import KEYS, make_store
 
@@ -17,9 +17,9 @@ from tests.support.unused_store import KEYS, make_store
 def test_parts_stay_while_a_stage_is_at_work_on_them_whatever_its_key(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     parts = store.root / ".parts" / "train" / KEYS[0]
-    listed = unused(store, 0)
+    listed = unused(store, needed(store, 0))
     with store.hold(Node("train", "f" * 16, KEYS[0], {}, {}), print):
-        assert parts not in {item.path for item in unused(store, 0)}
+        assert parts not in {item.path for item in unused(store, needed(store, 0))}
         remove(listed)
         assert [part.name for part in parts.iterdir()] == [KEYS[0] * 2]
     remove(listed)
@@ -46,7 +46,7 @@ def test_a_stage_that_begins_during_removal_waits_for_its_end(tmp_path: Path) ->
             order.append("removal")
         rename(source, target, **where)
 
-    items = [item for item in unused(store, 0) if item.kind == "parts"]
+    items = [item for item in unused(store, needed(store, 0)) if item.kind == "parts"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "rename", slow)
         remove(items)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flows.commands.unused import remove, unused
+from flows.commands.unused import needed, remove, unused
 from flows.records import RunRecord, write_record
 from tasks.runtime.store import Node, Store
 from tests.flows.conftest import RunCli
@@ -138,7 +138,7 @@ def test_nothing_foreign_in_or_beside_a_store_is_removed(
         before = {path: contents(path) for path in placed}
         outside = contents(elsewhere)
         told: list[str] = []
-        remove(unused(store, 0, told.append))
+        remove(unused(store, needed(store, 0), told.append))
         assert {path: contents(path) for path in placed} == before and contents(
             elsewhere
         ) == outside
@@ -156,7 +156,7 @@ def test_a_folder_of_the_store_that_is_a_link_is_not_entered(moved: str, tmp_pat
     (store.root / moved).rename(tmp_path / "moved")
     (store.root / moved).symlink_to(tmp_path / "moved")
     before = contents(tmp_path / "moved")
-    assert remove(unused(store, 0)) > 0
+    assert remove(unused(store, needed(store, 0))) > 0
     assert contents(tmp_path / "moved") == before and (store.root / moved).is_symlink()
 
 
@@ -164,7 +164,7 @@ def test_a_folder_that_becomes_a_link_between_listing_and_removal_is_not_entered
     tmp_path: Path,
 ) -> None:
     store = make_store(tmp_path / "store")
-    items = unused(store, 0)
+    items = unused(store, needed(store, 0))
     store.path("train", "").rename(tmp_path / "moved")
     store.path("train", "").symlink_to(tmp_path / "moved")
     before = contents(tmp_path / "moved")
@@ -176,7 +176,7 @@ def test_a_store_that_is_reached_by_a_link_is_the_store(tmp_path: Path) -> None:
     make_store(tmp_path / "disk")
     (tmp_path / "store").symlink_to(tmp_path / "disk")
     store = Store(tmp_path / "store")
-    remove(unused(store, 0))
+    remove(unused(store, needed(store, 0)))
     assert not any(path.exists() for path in own_paths(store))
 
 
@@ -196,7 +196,7 @@ def test_an_artifact_whose_record_names_another_stays(record: str, tmp_path: Pat
     path = store.path("train", KEYS[0])
     (path / "artifact.json").write_text(record)
     told: list[str] = []
-    remove(unused(store, 0, told.append))
+    remove(unused(store, needed(store, 0), told.append))
     assert path.exists() and str(path) in told[0] and told[0].count("\n") == 0
 
 
@@ -248,14 +248,16 @@ def read_only(folder: Path) -> Iterator[None]:
 
 def test_a_store_that_may_only_be_read_is_listed(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
-    listed = unused(store, 0)
+    listed = unused(store, needed(store, 0))
     node = Node("train", KEYS[0], KEYS[0], {}, {})
     with read_only(store.root):
         with pytest.raises(PermissionError):
             (store.root / "new").touch()
-        assert unused(Store(store.root), 0) == listed
+        assert unused(Store(store.root), needed(store, 0)) == listed
     with store.hold(node, print), read_only(store.root):
-        kept = {item.path for item in listed} - {item.path for item in unused(store, 0)}
+        kept = {item.path for item in listed} - {
+            item.path for item in unused(store, needed(store, 0))
+        }
     assert kept == {store.path("train", KEYS[0]), store.work_dir("train", KEYS[0])}, "held now"
 
 
@@ -268,12 +270,12 @@ def test_an_older_store_is_marked_by_the_next_run(tmp_path: Path) -> None:
     (store.root / ".textmill-store").unlink()
     (store.root / ".inputs.json").write_text("{}")
     write_record(store, record())
-    assert remove(unused(store, 0)) > 0
+    assert remove(unused(store, needed(store, 0))) > 0
 
 
 def test_what_becomes_foreign_between_listing_and_removal_stays(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
-    items = unused(store, 0)
+    items = unused(store, needed(store, 0))
     (store.path("train", KEYS[0]) / "notes.txt").write_text("mine")
     remove(items)
     assert (store.path("train", KEYS[0]) / "notes.txt").read_text() == "mine"
@@ -296,4 +298,6 @@ def test_an_artifact_with_a_folder_that_cannot_be_listed_stays(
 
     listed = os.scandir
     monkeypatch.setattr(os, "scandir", scandir)
-    assert store.path("train", KEYS[0]) not in {item.path for item in unused(store, 0)}
+    assert store.path("train", KEYS[0]) not in {
+        item.path for item in unused(store, needed(store, 0))
+    }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.unused import remove, unused
+from flows.commands.unused import needed, remove, unused
 from flows.run import Run
 from llm_core.config import ConfigError
 from llm_core.data.shards import open_shards
@@ -70,7 +70,7 @@ def test_shards_of_another_tokenizer_are_not_put_behind(nights: Nights) -> None:
 @pytest.mark.slow
 def test_the_end_of_a_chain_survives_gc(nights: Nights) -> None:
     runs = [place(nights, number, FIRST) for number in range(2)]
-    remove(unused(runs[-1].store, keep=0))
+    remove(unused(runs[-1].store, needed(runs[-1].store, 0)))
     paths = [run.artifacts["shards"].path for run in runs]
     assert all(path.exists() for path in paths)
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows import cli
-from flows.commands.unused import remove, unused
+from flows.commands.unused import needed, remove, unused
 from flows.run import Run
 from llm_core.config import ConfigError
 from tests.support.nights import TINY, Nights, kept, part_names
@@ -95,7 +95,7 @@ def test_gc_leaves_nothing_of_a_withdrawn_document_and_all_that_the_last_run_nee
     second = nights.refresh(remove_list(nights))
     store = second.store
     assert holders(store.root, document_id)
-    found = unused(store, keep=1)
+    found = unused(store, needed(store, 1))
     assert {item.kind for item in found} == {"artifact", "part"}
     remove(found)
     assert holders(store.root, document_id) == set()
@@ -131,7 +131,9 @@ def test_gc_keeps_parts_while_a_run_that_uses_their_folder_is_not_finished(night
     run = nights.refresh()
 
     def stages_with_unused_parts(keep: int) -> set[str]:
-        found = [item.path for item in unused(run.store, keep) if item.kind == "part"]
+        found = [
+            item.path for item in unused(run.store, needed(run.store, keep)) if item.kind == "part"
+        ]
         return {path.parent.parent.name for path in found}
 
     assert "shards" not in stages_with_unused_parts(2), "the stopped run may yet need them"
@@ -157,7 +159,7 @@ def test_explain_says_when_a_document_was_withdrawn(
     code, said = explain(nights, capsys, "a0-3")
     assert code == 0 and "dropped by ingest: WITHDRAWN" in said and SECRET not in said
     assert f"withdrawn     by run {withdrawn.record.run_id}   {withdrawn.record.started_at}" in said
-    remove(unused(last.store, keep=1))
+    remove(unused(last.store, needed(last.store, 1)))
     _, said = explain(nights, capsys, "a0-3")
     assert f"by run {last.record.run_id} or an earlier one" in said
     _, as_json = explain(nights, capsys, "a0-3", "--json")

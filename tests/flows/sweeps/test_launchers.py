@@ -71,6 +71,7 @@ def test_a_search_that_is_killed_in_its_second_point_does_not_repeat_the_first(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("flow", "experiment", "shortened"),
     [
@@ -82,7 +83,7 @@ def test_a_search_that_is_killed_in_its_second_point_does_not_repeat_the_first(
 def test_an_experiment_names_its_best_point(
     tmp_path: Path, flow: str, experiment: str, shortened: tuple[str, ...]
 ) -> None:
-    corpus = make_corpus(tmp_path / "in", num_files=6, rows_per_file=40)
+    corpus = make_corpus(tmp_path / "in", num_files=6, rows_per_file=40, first_row=250)
     done = run(flow, corpus, tmp_path, "-m", f"experiment={experiment}", *shortened)
     last = summary(done)
     assert last["failed"] == 0 and last["best"]["results"]["val_bpb"] > 0
@@ -90,6 +91,7 @@ def test_an_experiment_names_its_best_point(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_training_that_falls_behind_saves_and_keeps_its_curve(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path / "in")
     rates = ("-m", "optim=adamw", "optim.lr=1e-3,2e-3,3e-3,1e-9", "sweep.pruner=median")

@@ -220,7 +220,7 @@ def test_what_a_search_cannot_do_is_one_line(stand_in_stages: list[str], run_cli
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.usefixtures("api")
 def test_a_flow_run_that_falls_behind_is_pruned(
     trainings: list[float], run_cli: RunCli, tmp_path: Path
 ) -> None:
