@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from llm_core.infer.cache.attention import attend_ragged
 from llm_core.infer.cache.paged import PagedCache
 from llm_core.kernels.decode.step import MAX_ROWS, DecodeStep, Numbers, Shape, why_not
+from llm_core.model.config import ModelConfig
 from llm_core.model.operations import apply_kernels
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Block, SwiGLU, Transformer
@@ -26,6 +27,10 @@ from llm_core.quantize.layers import RoundedLinear
 
 # B rows · M blocks of a row at most · H query heads · G key/value heads · D width of a head
 # V vocabulary
+
+TILE_ROWS = 64
+"""Heads × tokens of a tile of several tokens at most: what registers hold of their sums."""
+MAX_QUERIES = 16
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,7 @@ class ModelDecoder:
 
     def __init__(self, model: Transformer, cache: PagedCache, rows: DecodeRows) -> None:
         self.model, self.rows = model, rows
-        self._view = _View(cache, rows)
+        self._view = RowsView(cache, rows)
 
     def __call__(self) -> Tensor:
         rows = self.rows
@@ -199,39 +204,72 @@ class ModelDecoder:
         return self.model.logits(hidden_B1D[:, 0])
 
 
-class _View:
+@dataclass(frozen=True)
+class Tiles:
+    """Several new tokens of a sequence, where rows are tokens and tables those of sequences."""
+
+    sequence_B: Tensor
+    """int64: whose table each token follows."""
+    tiles_T4: Tensor
+    """As `llm_core.kernels.paged_attention` has them."""
+    queries: int
+    """Most tokens of a tile."""
+    usual: int
+    """Tiles that usually have tokens."""
+
+
+def has_paged_kernel(cache: PagedCache) -> bool:
+    """Whether attention is one kernel, and not a copy of all blocks of each row."""
+    width = cache.config.head_dim
+    # The kernel's tiles are powers of two, and products of tensor cores at least 16 wide.
+    fits = width >= 16 and width & (width - 1) == 0
+    return cache.keys.stored.is_cuda and cache.keys.scales is None and fits and _has_triton()
+
+
+def tile_queries(config: ModelConfig) -> int:
+    """Most tokens of a tile, where it may have several: a power of two, as a kernel's tiles are."""
+    heads = 1 << (config.num_heads // config.num_kv_heads - 1).bit_length()
+    return max(1, min(MAX_QUERIES, TILE_ROWS // heads))
+
+
+class RowsView:
     """The cache as one new token of each row sees it."""
 
-    def __init__(self, cache: PagedCache, rows: DecodeRows) -> None:
-        self.cache, self.rows = cache, rows
-        config = cache.config
+    def __init__(self, cache: PagedCache, rows: DecodeRows, tiles: Tiles | None = None) -> None:
+        self.cache, self.rows, self.tiles = cache, rows, tiles
+        config, device = cache.config, rows.ids_B.device
         self._kernel = None
-        # The kernel's tiles are powers of two, and products of tensor cores at least 16 wide.
-        fits = config.head_dim >= 16 and config.head_dim & (config.head_dim - 1) == 0
-        if rows.ids_B.is_cuda and cache.keys.scales is None and fits and _has_triton():
+        if has_paged_kernel(cache):
             from llm_core.kernels.paged_attention import PagedAttention
 
-            self._kernel = PagedAttention(
-                len(rows.ids_B), config.num_heads, config.num_kv_heads, config.head_dim,
-                rows.ids_B.device,
-            )  # fmt: skip
+            shape = config.num_heads, config.num_kv_heads, config.head_dim, device
+            self._kernel = (
+                PagedAttention(len(rows.ids_B), *shape)
+                if tiles is None
+                else PagedAttention(
+                    len(tiles.tiles_T4), *shape, queries=tiles.queries, usual_tiles=tiles.usual
+                )
+            )
 
     def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
-        cache, rows = self.cache, self.rows
+        cache, rows, tiles = self.cache, self.rows, self.tiles
         window = cache.config.window_of(layer)
         if self._kernel is not None:
             q_BHD, k_BGD, v_BGD = (_heads_together(x) for x in (q_BHTD, k_BGTD, v_BGTD))
             keys, values = cache.keys.stored[layer], cache.values.stored[layer]
             mixed_BHD = self._kernel(
-                q_BHD, k_BGD, v_BGD, keys, values, rows.tables_BM, rows.lengths_B, window
-            )
+                q_BHD, k_BGD, v_BGD, keys, values, rows.tables_BM, rows.lengths_B, window,
+                tiles and tiles.tiles_T4,
+            )  # fmt: skip
             return mixed_BHD[:, :, None]
         size = cache.block_tokens
-        block_B = rows.tables_BM.gather(1, (rows.lengths_B // size).long()[:, None])[:, 0]
+        tables_BM = rows.tables_BM if tiles is None else rows.tables_BM[tiles.sequence_B]
+        block_B = tables_BM.gather(1, (rows.lengths_B // size).long()[:, None])[:, 0]
         slots_B = block_B * size + rows.lengths_B % size
+        # All before any attends: tokens of one sequence see those before them.
         cache.keys.write_slots(layer, slots_B.long(), k_BGTD[:, :, 0])
         cache.values.write_slots(layer, slots_B.long(), v_BGTD[:, :, 0])
-        blocks = rows.tables_BM.long()
+        blocks = tables_BM.long()
         k_BGKD, v_BGKD = (
             numbers.read((layer, blocks)).flatten(1, 2).transpose(1, 2)
             for numbers in (cache.keys, cache.values)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from llm_core.infer.cache.attention import attend_ragged
+from llm_core.infer.cache.attention import attend_keys, attend_ragged
 from tests.support.engine.triton_kernels import DEVICE, kernels_of, numbers
 
 pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
@@ -42,3 +42,45 @@ def test_one_token_of_each_row_attends_its_blocks(
             q[row][None, :, None], seen_k, seen_v, lengths_B[row : row + 1] + 1, window
         )
         assert torch.allclose(mixed[row], expected[0, :, 0], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(("heads", "groups", "width"), [(4, 2, 16), (6, 1, 32), (3, 3, 16)])
+@pytest.mark.parametrize("window", [0, 9])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_several_tokens_of_each_sequence_attend_its_blocks_and_each_other(
+    heads: int, groups: int, width: int, window: int, splits: int
+) -> None:
+    module = kernels_of("paged_attention")
+    befores, news = [0, 17, 150, 33], [70, 1, 9, 16]
+    keys, values = (numbers(30, 16, groups, width, seed=seed) for seed in (1, 2))
+    keys[29] = values[29] = float("nan")  # blocks of others may hold anything
+    tables = torch.full((4, 11), 29, dtype=torch.int32, device=DEVICE)
+    order = torch.randperm(29, generator=torch.Generator().manual_seed(3)).int().to(DEVICE)
+    queries = 8
+    taken, tiles, lengths, firsts = 0, [], [], []
+    for row, (before, new) in enumerate(zip(befores, news, strict=True)):
+        count = -(-(before + new) // 16)
+        tables[row, :count] = order[taken : taken + count]
+        taken += count
+        firsts.append(len(lengths))
+        lengths += range(before, before + new)
+        for first in range(0, new, queries):
+            size = min(queries, new - first)
+            tiles.append([firsts[row] + first, size, firsts[row], row])
+    tiles += [[0, 0, 0, 0]] * 3
+    q, k, v = (numbers(len(lengths), n, width, seed=n + 4) for n in (heads, groups, groups))
+    attention = module.PagedAttention(len(tiles), heads, groups, width, DEVICE, splits, queries)
+    mixed = attention(
+        q, k, v, keys, values, tables, torch.tensor(lengths, dtype=torch.int32, device=DEVICE),
+        window, torch.tensor(tiles, dtype=torch.int32, device=DEVICE),
+    )  # fmt: skip
+    for row, (before, new) in enumerate(zip(befores, news, strict=True)):
+        length, own = before + new, slice(firsts[row], firsts[row] + new)
+        blocks = tables[row, : -(-length // 16)].long()
+        seen_k, seen_v = (
+            stored[blocks].flatten(0, 1)[:length].transpose(0, 1) for stored in (keys, values)
+        )
+        assert torch.equal(seen_k[:, before:], k[own].transpose(0, 1))
+        assert torch.equal(seen_v[:, before:], v[own].transpose(0, 1))
+        expected = attend_keys(q[own].transpose(0, 1)[None], seen_k[None], seen_v[None], window)
+        assert torch.allclose(mixed[own], expected[0].transpose(0, 1), rtol=0, atol=2e-5)
