@@ -8,7 +8,6 @@ itself over the blocks of a paged cache.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 
 from llm_core.infer.cache.attention import attend_ragged
 from llm_core.infer.cache.paged import PagedCache
+from llm_core.infer.cache.tiles import has_kernel, has_triton, heads_together
 from llm_core.kernels.decode.step import MAX_ROWS, DecodeStep, Numbers, Shape, why_not
-from llm_core.model.config import ModelConfig
 from llm_core.model.operations import apply_kernels
 from llm_core.model.rope import rope_tables
 from llm_core.model.transformer import Block, SwiGLU, Transformer
@@ -27,10 +26,6 @@ from llm_core.quantize.layers import RoundedLinear
 
 # B rows · M blocks of a row at most · H query heads · G key/value heads · D width of a head
 # V vocabulary
-
-TILE_ROWS = 64
-"""Heads × tokens of a tile of several tokens at most: what registers hold of their sums."""
-MAX_QUERIES = 16
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ class Decoder(Protocol):
 def one_pass_kernels(model: Transformer) -> Iterator[None]:
     """On a GPU, kernels of one pass over memory between the products of the model, for as long as a
     graph of it is captured: run one by one, torch's own start sooner."""
-    if not _has_triton():
+    if not has_triton():
         yield
         return
     blocks = model.own_blocks
@@ -77,11 +72,6 @@ def one_pass_kernels(model: Transformer) -> Iterator[None]:
             block.add_norm, block.attention.own_split = add_norm, own_split
             if isinstance(block.ffn, SwiGLU) and own_gated is not None:
                 block.ffn.gated = own_gated
-
-
-def _has_triton() -> bool:
-    """Not every build of torch for CUDA comes with it."""
-    return importlib.util.find_spec("triton") is not None
 
 
 def make_decoder(model: Transformer, cache: PagedCache, rows: DecodeRows) -> Decoder:
@@ -218,20 +208,6 @@ class Tiles:
     """Tiles that usually have tokens."""
 
 
-def has_paged_kernel(cache: PagedCache) -> bool:
-    """Whether attention is one kernel, and not a copy of all blocks of each row."""
-    width = cache.config.head_dim
-    # The kernel's tiles are powers of two, and products of tensor cores at least 16 wide.
-    fits = width >= 16 and width & (width - 1) == 0
-    return cache.keys.stored.is_cuda and cache.keys.scales is None and fits and _has_triton()
-
-
-def tile_queries(config: ModelConfig) -> int:
-    """Most tokens of a tile, where it may have several: a power of two, as a kernel's tiles are."""
-    heads = 1 << (config.num_heads // config.num_kv_heads - 1).bit_length()
-    return max(1, min(MAX_QUERIES, TILE_ROWS // heads))
-
-
 class RowsView:
     """The cache as one new token of each row sees it."""
 
@@ -239,7 +215,7 @@ class RowsView:
         self.cache, self.rows, self.tiles = cache, rows, tiles
         config, device = cache.config, rows.ids_B.device
         self._kernel = None
-        if has_paged_kernel(cache):
+        if has_kernel(cache.keys):
             from llm_core.kernels.paged_attention import PagedAttention
 
             shape = config.num_heads, config.num_kv_heads, config.head_dim, device
@@ -255,7 +231,7 @@ class RowsView:
         cache, rows, tiles = self.cache, self.rows, self.tiles
         window = cache.config.window_of(layer)
         if self._kernel is not None:
-            q_BHD, k_BGD, v_BGD = (_heads_together(x) for x in (q_BHTD, k_BGTD, v_BGTD))
+            q_BHD, k_BGD, v_BGD = (heads_together(x[:, :, 0]) for x in (q_BHTD, k_BGTD, v_BGTD))
             keys, values = cache.keys.stored[layer], cache.values.stored[layer]
             mixed_BHD = self._kernel(
                 q_BHD, k_BGD, v_BGD, keys, values, rows.tables_BM, rows.lengths_B, window,
@@ -275,10 +251,3 @@ class RowsView:
             for numbers in (cache.keys, cache.values)
         )
         return attend_ragged(q_BHTD, k_BGKD, v_BGKD, rows.lengths_B + 1, window)
-
-
-def _heads_together(x_BHTD: Tensor) -> Tensor:
-    """x_BHD of one token, heads one after another."""
-    x_BHD = x_BHTD[:, :, 0]
-    is_together = x_BHD.stride(1) == x_BHD.shape[2] and x_BHD.stride(2) == 1
-    return x_BHD if is_together else x_BHD.contiguous()

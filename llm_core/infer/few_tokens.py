@@ -15,14 +15,13 @@ from typing import NamedTuple
 import torch
 
 from llm_core.infer.bursts import Bursts, blocks_for, capture
+from llm_core.infer.cache.tiles import cut, has_tiles, tile_queries
 from llm_core.infer.choice.rows import RowChooser, Stream, chooser_fields
 from llm_core.infer.decoders import (
     DecodeRows,
     RowsView,
     Tiles,
-    has_paged_kernel,
     one_pass_kernels,
-    tile_queries,
 )
 from llm_core.infer.parcel import Parcel
 
@@ -54,7 +53,7 @@ class FewTokens:
         config, cache = bursts.model.config, bursts.cache
         # Without the kernel each token would copy all blocks of its sequence. On a CPU, where
         # nothing is captured, passes are the same for proofs.
-        serves = bursts.device.type == "cpu" or has_paged_kernel(cache)
+        serves = bursts.device.type == "cpu" or has_tiles(cache.keys)
         self.sizes = [size for size in SIZES if serves and size <= config.max_seq_len]
         self._passes: dict[int, _FixedPass] = {}
 
@@ -84,7 +83,7 @@ class _FixedPass:
     def __init__(self, bursts: Bursts, size: int) -> None:
         model, cache, device = bursts.model, bursts.cache, bursts.device
         self.size, self.model = size, model
-        self.queries = tile_queries(model.config)
+        self.queries = tile_queries(model.config.num_heads, model.config.num_kv_heads)
         rows, usual = MOST_SEQUENCES + 1, -(-size // self.queries) + 1
         # Every sequence may end within a tile.
         most_tiles = size // self.queries + rows
@@ -122,32 +121,27 @@ class _FixedPass:
 
     def _fill(self, parts: Sequence[Part]) -> None:
         here = self.parcel.here
-        begin, tiles = 0, []
+        begin, sequences = 0, []
         for row, part in enumerate(parts):
             here["tables"][row, : len(part.blocks)] = part.blocks
             end = begin + len(part.ids)
             here["ids"][begin:end] = part.ids
-            tiles += self._place(row, begin, end, part.length)
+            here["lengths"][begin:end] = range(part.length, part.length + end - begin)
+            sequences.append((begin, end, row))
             begin = end
         here["ids"][begin:] = 0
+        here["lengths"][begin:] = range(self.size - begin)
         if begin < self.size:  # in the last row of the tables, which is of spare blocks
-            tiles += self._place(MOST_SEQUENCES, begin, self.size, 0)
+            sequences.append((begin, self.size, MOST_SEQUENCES))
+        for begin, end, row in sequences:
+            here["sequences"][begin:end] = row
+            here["ends"][row] = end - 1
+        tiles = cut(sequences, self.queries)
         here["tiles"][: len(tiles)] = tiles
         here["tiles"][len(tiles) :] = 0
         self.chooser.fill([part.stream for part in parts], [part.step for part in parts])
         self.parcel.send()
         self.chooser.begin()
-
-    def _place(self, row: int, begin: int, end: int, length: int) -> list[tuple[int, ...]]:
-        """The tiles of a sequence whose tokens are those from begin to end."""
-        here = self.parcel.here
-        here["lengths"][begin:end] = range(length, length + end - begin)
-        here["sequences"][begin:end] = row
-        here["ends"][row] = end - 1
-        return [
-            (first, min(self.queries, end - first), begin, row)
-            for first in range(begin, end, self.queries)
-        ]
 
     def _step(self) -> None:
         rows = self.rows

@@ -41,12 +41,13 @@ def _see(q_RD, k_DT, v_TD, seen_RT, scale, most_R, total_R, sum_RD):  # type: ig
     return now_R, total_R, sum_RD
 
 
-@triton.jit
+# Numbers that differ from pass to pass: a kernel for each kind of them would be compiled anew.
+@triton.jit(do_not_specialize=["table_stride", "splits"])
 def attend_blocks(  # type: ignore[no-untyped-def]
     q, k, v, keys, values, tables, lengths, tiles, mixed, parts, marks, joined,
-    scale, q_stride, kv_stride, table_stride, window,
+    scale, q_stride, kv_stride, table_stride, window, splits,
     G: tl.constexpr, R: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, TILED: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr, TILE: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
     tile, group, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if TILED:
@@ -72,7 +73,7 @@ def attend_blocks(  # type: ignore[no-untyped-def]
     reach = tl.where(window > 0, window, 1 << 30)
     start = tl.maximum(place + 1 - reach, 0)
     steps = (tl.maximum(before - start, 0) + TILE - 1) // TILE
-    each = (steps + SPLITS - 1) // SPLITS
+    each = (steps + splits - 1) // splits
     low = start + split * each * TILE
     high = tl.minimum(low + each * TILE, before)
     most_R = tl.full((ROWS,), -1e30, tl.float32)
@@ -125,23 +126,23 @@ def attend_blocks(  # type: ignore[no-untyped-def]
         )
     out = mixed + ((first + query_R[:, None]) * G * R + head_R[:, None]) * D + channel[None, :]
     # Rows without a token may have seen nothing.
-    if SPLITS == 1:
+    if splits == 1:
         total_R = tl.where(is_row, total_R, 1.0)
         tl.store(out, (sum_RD / total_R[:, None]).to(mixed.dtype.element_ty), mask=is_row[:, None])
     else:
-        cell = (tile * G + group) * SPLITS
+        cell = (tile * G + group) * splits
         mine = cell + split
         tl.store(parts + mine * ROWS * D + row[:, None] * D + channel[None, :], sum_RD)
         tl.store(marks + mine * 2 * ROWS + row, most_R)
         tl.store(marks + mine * 2 * ROWS + ROWS + row, total_R)
         tl.debug_barrier()
         arrived = tl.atomic_add(joined + tile * G + group, 1, sem="acq_rel")
-        if arrived == SPLITS - 1:
+        if arrived == splits - 1:
             tl.store(joined + tile * G + group, 0)
             most_R = tl.full((ROWS,), -1e30, tl.float32)
             total_R = tl.zeros((ROWS,), tl.float32)
             sum_RD = tl.zeros((ROWS, D), tl.float32)
-            for other in range(SPLITS):
+            for other in range(splits):
                 their = cell + other
                 their_most_R = tl.load(marks + their * 2 * ROWS + row, volatile=True)
                 their_total_R = tl.load(marks + their * 2 * ROWS + ROWS + row, volatile=True)
@@ -180,12 +181,15 @@ class PagedAttention:
         self.rows = max(MIN_ROWS, triton.next_power_of_2(queries * num_heads // num_kv_heads))
         cells = tiles * num_kv_heads
         if not splits:
-            processors = torch.cuda.get_device_properties(device).multi_processor_count
+            on_gpu = device.type == "cuda"  # or in Triton's interpreter
+            processors = (
+                torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
+            )
             # Several programs of a multiprocessor wait for memory together.
             programs = PROGRAMS_EACH * processors
             splits = max(1, min(MAX_SPLITS, programs // ((usual_tiles or tiles) * num_kv_heads)))
         self.splits = splits
-        shape = cells * self.splits * self.rows
+        shape = cells * self.splits * self.rows if self.splits > 1 else 0
         self._parts = torch.empty(shape * head_dim, dtype=torch.float32, device=device)
         self._marks = torch.empty(2 * shape, dtype=torch.float32, device=device)
         # Zeros between calls.
@@ -216,7 +220,8 @@ class PagedAttention:
             q_NHD, k_NGD, v_NGD, keys, values, tables_BM, lengths_N,
             tiles_T4 if tiled else lengths_N, mixed_NHD, self._parts, self._marks, self._joined,
             width**-0.5, q_NHD.stride(0), k_NGD.stride(0), tables_BM.stride(0), window,
+            self.splits,
             G=groups, R=heads // groups, QUERIES=self.queries, ROWS=self.rows, D=width,
-            BLOCK_TOKENS=keys.shape[1], TILE=TILE_TOKENS, SPLITS=self.splits, TILED=tiled,
+            BLOCK_TOKENS=keys.shape[1], TILE=TILE_TOKENS, TILED=tiled,
         )  # fmt: skip
         return mixed_NHD

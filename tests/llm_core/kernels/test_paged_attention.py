@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from llm_core.infer.cache.attention import attend_keys, attend_ragged
+from llm_core.infer.cache.paged import PagedCache, Pass
+from llm_core.model.config import ModelConfig
 from tests.support.engine.triton_kernels import DEVICE, kernels_of, numbers
 
 pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
@@ -84,3 +86,29 @@ def test_several_tokens_of_each_sequence_attend_its_blocks_and_each_other(
         assert torch.equal(seen_v[:, before:], v[own].transpose(0, 1))
         expected = attend_keys(q[own].transpose(0, 1)[None], seen_k[None], seen_v[None], window)
         assert torch.allclose(mixed[own], expected[0].transpose(0, 1), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("window", [0, 9])
+def test_a_pass_of_a_cache_attends_in_one_kernel_as_sequence_by_sequence(window: int) -> None:
+    kernels_of("paged_attention")
+    config = ModelConfig(
+        vocab_size=9, dim=64, num_layers=1, num_heads=4, num_kv_heads=2, ffn_dim=8,
+        max_seq_len=128, window=window,
+    )  # fmt: skip
+    caches = [PagedCache(config, 20, 16, torch.float32, DEVICE) for _ in range(2)]
+    passes = [
+        [(20, 20, [3, 4]), (5, 5, [9]), (1, 1, [11])],  # new tokens, all tokens, blocks
+        [(70, 90, [3, 4, 7, 1, 2, 6]), (1, 6, [9]), (30, 31, [11, 8])],
+    ]
+    mixed: list[list[torch.Tensor]] = [[], []]
+    for cache, found, has_tiles in zip(caches, mixed, (True, False), strict=True):
+        cache.has_tiles = has_tiles
+        for number, spans in enumerate(passes):
+            news, lengths, tables = zip(*spans, strict=True)
+            cache.begin(Pass.of([[0] * new for new in news], lengths, tables, 16, DEVICE))
+            q, k, v = (numbers(1, n, sum(news), 16, seed=n + 7 * number) for n in (4, 2, 2))
+            found.append(cache.attend(0, q, k, v + 1))
+    for ours, theirs in zip(*mixed, strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=2e-5)
+    for name in ("keys", "values"):
+        assert torch.equal(getattr(caches[0], name).stored, getattr(caches[1], name).stored)
