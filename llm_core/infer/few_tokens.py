@@ -27,7 +27,7 @@ from llm_core.infer.parcel import Parcel
 
 # N tokens of a pass · B sequences · T tiles · M blocks of a sequence at most · V vocabulary
 
-SIZES = (16, 64, 256)
+SIZES = (16, 64, 256, 512)
 """Tokens of a pass. Captured when first needed, or in the warm-up; there are few, as each takes
 some tenths of a second and memory of its own."""
 MOST_SEQUENCES = 16
