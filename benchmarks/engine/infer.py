@@ -7,6 +7,8 @@
 | decode | `--batch` prompts of `--prompt` tokens, `--new` new ones each; tokens after the first |
 | load | `--requests` at once, lengths drawn from `--prompts` and `--answers`; tokens over time |
 | prefix | time to the first token behind 1,000 tokens that the cache holds, and that it lacks |
+| parts | passes of several sizes: the host's time, and until the device is done |
+| start | a first token of a new process, and what an answer compiles and captures |
 | http | `load` over a real server on loopback, against an engine with the same settings |
 
 With `--peer` both are run in turn, `--rounds` times, each in a process of its own. A peer is

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 
 from benchmarks.engine.infer_models import (
@@ -219,6 +220,37 @@ def _first_token_s(engine: Engine, prompt: Sequence[int]) -> float:
     return time.perf_counter() - began
 
 
+def start(case: Case) -> Row:
+    """Seconds from the start of this process to a first token, and from making the engine to tokens
+    after the first, with all that is compiled and captured for them."""
+    device = choose_device("auto")
+    set_threads(case.threads, 1)
+    config = shape_config(case.shape)
+    model = random_model(config, case.weights, device)
+    prompt = torch.arange(case.prompt).remainder(config.vocab_size).tolist()
+    began = time.perf_counter()
+    engine = Engine(model, EngineConfig(cache_tokens=8192), [])
+    engine.submit(prompt, SAMPLED, 2)
+    engine.step()
+    first_s = time.perf_counter() - began
+    process_s = time.time() - psutil.Process().create_time()
+    while engine.busy:
+        engine.step()
+    start_s = time.perf_counter() - began
+    del engine, model
+    subject = _Subject(case, case.prompt + case.new)
+    engine = Engine(subject.model, EngineConfig(cache_tokens=8192), [])
+    behind, _ = subject.answer(engine, [prompt], [case.new])
+    figures = {
+        "tok_s": None,
+        "mbu": None,
+        "ttft_ms": round(first_s * 1e3, 1),
+        "process_s": round(process_s, 2),
+        "start_s": round(start_s, 2),
+    }
+    return subject.row(case, behind, figures)
+
+
 def http(case: Case) -> Row:
     """The load over a server, and on an engine as the server has it, in turn."""
     from benchmarks.engine.infer_folder import write_folder
@@ -261,9 +293,20 @@ def http(case: Case) -> Row:
     return subject.row(case, behind, figures | {"ratio": round(statistics.median(ratios), 4)})
 
 
+def parts(case: Case) -> Row:
+    """Where passes spend their time."""
+    from benchmarks.engine.infer_parts import part_times
+
+    subject = _Subject(case, PREFIX_TOKENS)
+    figures = part_times(subject.model, 1 if subject.device.type == "cpu" else 64)
+    return subject.row(case, 0.0, {"tok_s": None, "mbu": None, "ttft_ms": None, **figures})
+
+
 MEASURES: dict[str, Callable[[Case], Row]] = {
+    "parts": parts,
     "decode": decode,
     "load": load,
     "prefix": prefix,
+    "start": start,
     "http": http,
 }

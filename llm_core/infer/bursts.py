@@ -2,39 +2,38 @@
 
 A step of a small model takes less time than telling what came of it, so steps follow one another on
 the device: each feeds its tokens to the next, and ids come back once per burst. What follows a stop
-id is thrown away. On a GPU a step is a CUDA graph per number of rows, captured when first needed;
-rows are padded to a power of two by rows that write into a spare block.
+id or the end of an answer is thrown away, and what a row writes behind its blocks goes into a spare
+one. On a GPU a step is a CUDA graph per number of rows, captured when first needed; rows are padded
+to a power of two by rows that write into the spare block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from llm_core.infer.cache.paged import PagedCache
-from llm_core.infer.choice.choosing import Choosers, choose
-from llm_core.infer.choice.sampling import GREEDY
+from llm_core.infer.choice.rows import RowChooser, Stream, chooser_fields
 from llm_core.infer.decoders import Decoder, DecodeRows, make_decoder, one_pass_kernels
-from llm_core.kernels.decode.choose import ChooseTokens
+from llm_core.infer.parcel import Parcel
 from llm_core.model.transformer import Transformer
 
 # B rows · M blocks of a row at most
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """One row before a burst."""
 
     last_id: int
     length: int
     """Tokens before the last, whose keys are in the cache."""
     blocks: Sequence[int]
-    """With room for all tokens of the burst."""
+    """With room for all tokens of the burst that the row may still have."""
     step: int
     """Tokens that the answer has already."""
+    stream: Stream
 
 
 class Bursts:
@@ -49,20 +48,29 @@ class Bursts:
         self.device = model.norm.weight.device
         # A row that has room for its longest sequence never needs a wider table.
         most = -(-model.config.max_seq_len // cache.block_tokens)
-        self.table_blocks = max(min(most, cache.num_blocks), self.blocks_of_nobody)
+        self.table_blocks = max(min(most, cache.num_blocks), blocks_for(most_told, cache) + 1)
         self._batches: dict[int, _Batch] = {}
 
-    @property
-    def blocks_of_nobody(self) -> int:
-        """Places of a table that a row which nobody reads may come to in a burst."""
-        return -(-self.most_told // self.cache.block_tokens) + 1
+    def room(self, length: int) -> int:
+        """Steps that a row may take behind `length` tokens, whatever blocks it has: positions and
+        tables end somewhere."""
+        end = min(self.model.config.max_seq_len, self.table_blocks * self.cache.block_tokens)
+        return end - length
 
-    def run(self, starts: Sequence[Start], choosers: Choosers, count: int) -> list[list[int]]:
+    def run(self, starts: Sequence[Start], count: int) -> list[list[int]]:
         """ids[row] of `count` steps; -1 where the logits of a row were not numbers."""
-        size = 1 << (len(starts) - 1).bit_length()
+        return self._batch(len(starts)).run(starts, count)
+
+    def warm_up(self, most_rows: int) -> None:
+        """Capture the steps of all numbers of rows."""
+        for size in {1 << (rows - 1).bit_length() for rows in range(1, most_rows + 1)}:
+            self._batch(size)
+
+    def _batch(self, rows: int) -> _Batch:
+        size = 1 << (rows - 1).bit_length()
         if size not in self._batches:
             self._batches[size] = _Batch(self, size, self.most_told)
-        return self._batches[size].run(starts, choosers, count)
+        return self._batches[size]
 
 
 class _Batch:
@@ -70,95 +78,65 @@ class _Batch:
 
     def __init__(self, bursts: Bursts, size: int, most_told: int) -> None:
         self.size, self.device, self.spare_block = size, bursts.device, bursts.spare_block
-        self.blocks_of_nobody = bursts.blocks_of_nobody
-        self.rows = DecodeRows.empty(size, bursts.table_blocks, self.spare_block, self.device)
-        self.steps_B = torch.zeros(size, dtype=torch.int64, device=self.device)
-        self.told_BK = torch.zeros(size, most_told, dtype=torch.int64, device=self.device)
-        self.num_told_B = torch.zeros(size, dtype=torch.int32, device=self.device)
-        self.choosers = Choosers.of([GREEDY] * size, [0] * size, self.device)
+        self.block_tokens = bursts.cache.block_tokens
+        fields = {
+            "ids": ((size,), torch.int64),
+            "lengths": ((size,), torch.int32),
+            "tables": ((size, bursts.table_blocks), torch.int32),
+            **chooser_fields(size),
+        }
+        self.parcel = Parcel(fields, self.device)
+        self.parcel.here["tables"][:] = self.spare_block
+        self.parcel.send()
+        there = self.parcel.there
+        self.rows = DecodeRows(there["ids"], there["lengths"], there["tables"])
+        self.chooser = RowChooser(self.parcel, size, most_told, self.device)
         self.decoder: Decoder = make_decoder(bursts.model, bursts.cache, self.rows)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._replay = self._step
         if self.device.type == "cuda":
-            self._kernel = ChooseTokens(self.device)
             with one_pass_kernels(bursts.model):
-                self._graph = self._capture()
+                self._replay = capture(self._step, self.device)
 
-    def run(self, starts: Sequence[Start], choosers: Choosers, count: int) -> list[list[int]]:
-        self._fill(starts)
-        self._take(choosers)
+    def run(self, starts: Sequence[Start], count: int) -> list[list[int]]:
+        self._fill(starts, count)
         for _ in range(count):
-            if self._graph is not None:
-                self._graph.replay()
-            else:
-                self._step_on_cpu()
-        return self.told_BK[: len(starts), :count].tolist()  # type: ignore[no-any-return]
+            self._replay()
+        return self.chooser.told_BK[: len(starts), :count].tolist()  # type: ignore[no-any-return]
 
-    def _fill(self, starts: Sequence[Start]) -> None:
-        spare = self.size - len(starts)
-        rows = self.rows
-        # Blocks that a row does not have, and those of rows behind the last, are nobody's.
-        width = max(self.blocks_of_nobody, *(len(start.blocks) for start in starts))
-        nobody = [self.spare_block] * width
-        tables = [[*start.blocks, *nobody[len(start.blocks) :]] for start in starts]
-        for buffer, values, rest in (
-            (rows.ids_B, [start.last_id for start in starts], 0),
-            (rows.lengths_B, [start.length for start in starts], 0),
-            (self.steps_B, [start.step for start in starts], 0),
-            (rows.tables_BM[:, :width], tables, nobody),
-        ):
-            buffer.copy_(torch.tensor([*values, *[rest] * spare], dtype=buffer.dtype))
-        self.num_told_B.zero_()
-
-    def _take(self, choosers: Choosers) -> None:
-        """Rows behind those of `choosers` keep what they had; nobody reads what they choose."""
-        if self._graph is None:
-            self.choosers = _padded(choosers, self.size)
-            return
-        for field in fields(choosers):
-            value = getattr(choosers, field.name)
-            if isinstance(value, Tensor):
-                getattr(self.choosers, field.name)[: len(value)].copy_(value)
-
-    def _step_on_cpu(self) -> None:
-        chosen_B = choose(self.decoder(), self.choosers, self.steps_B)
-        self.told_BK.scatter_(1, self.num_told_B.long()[:, None], chosen_B[:, None])
-        self.num_told_B.add_(1)
-        # An id that is none would be looked up in the embedding.
-        self.rows.ids_B.copy_(chosen_B.clamp(min=0))
-        self.rows.lengths_B.add_(1)
-        self.steps_B.add_(1)
+    def _fill(self, starts: Sequence[Start], count: int) -> None:
+        here, end = self.parcel.here, len(starts)
+        here["ids"][:end] = [start.last_id for start in starts]
+        here["lengths"][:end] = [start.length for start in starts]
+        here["ids"][end:] = here["lengths"][end:] = 0
+        tables = here["tables"]
+        for row, start in enumerate(starts):
+            own = len(start.blocks)
+            tables[row, :own] = start.blocks
+            # Blocks that a row does not have, and those of rows behind the last, are nobody's.
+            tables[row, own : (start.length + count) // self.block_tokens + 1] = self.spare_block
+        tables[end:, : count // self.block_tokens + 1] = self.spare_block
+        self.chooser.fill([start.stream for start in starts], [start.step for start in starts])
+        self.parcel.send()
+        self.chooser.begin()
 
     def _step(self) -> None:
-        given = self.choosers
-        logits_BV = self.decoder().float()
-        self._kernel(
-            logits_BV, given.temperature_B1, given.top_k_B1, given.top_p_B1, given.min_p_B1,
-            given.seed_B, given.choice_B, self.steps_B, self.rows.ids_B, self.rows.lengths_B,
-            self.told_BK, self.num_told_B,
-        )  # fmt: skip
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        # Compiles what is compiled on first use, and lets libraries take their working memory.
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            self._step()
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._step()
-        return graph
+        self.chooser(self.decoder(), self.rows.ids_B, self.rows.lengths_B)
 
 
-def _padded(choosers: Choosers, size: int) -> Choosers:
-    """With greedy rows behind the others."""
-    spare = size - len(choosers.seed_B)
-    if not spare:
-        return choosers
-    greedy = Choosers.of([GREEDY] * spare, [0] * spare, choosers.seed_B.device)
-    tensors = {
-        field.name: torch.cat((value, getattr(greedy, field.name)))
-        for field in fields(choosers)
-        if isinstance(value := getattr(choosers, field.name), Tensor)
-    }
-    return replace(choosers, **tensors)
+def blocks_for(num_tokens: int, cache: PagedCache) -> int:
+    return -(-num_tokens // cache.block_tokens)
+
+
+def capture(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """What replays a step as a CUDA graph. The step is made twice, with whatever its buffers hold:
+    the first compiles what is compiled on first use, and lets libraries take their working
+    memory."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay

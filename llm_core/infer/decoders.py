@@ -8,7 +8,6 @@ itself over the blocks of a paged cache.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from llm_core.infer.cache.attention import attend_ragged
 from llm_core.infer.cache.paged import PagedCache
+from llm_core.infer.cache.tiles import has_kernel, has_triton, heads_together
 from llm_core.kernels.decode.step import (
     MAX_ROWS,
     TILE_TOKENS,
@@ -65,7 +65,7 @@ class Decoder(Protocol):
 def one_pass_kernels(model: Transformer) -> Iterator[None]:
     """On a GPU, kernels of one pass over memory between the products of the model, for as long as a
     graph of it is captured: run one by one, torch's own start sooner."""
-    if not _has_triton():
+    if not has_triton():
         yield
         return
     blocks = model.own_blocks
@@ -79,11 +79,6 @@ def one_pass_kernels(model: Transformer) -> Iterator[None]:
             block.add_norm, block.attention.own_split = add_norm, own_split
             if isinstance(block.ffn, SwiGLU) and own_gated is not None:
                 block.ffn.gated = own_gated
-
-
-def _has_triton() -> bool:
-    """Not every build of torch for CUDA comes with it."""
-    return importlib.util.find_spec("triton") is not None
 
 
 def make_decoder(model: Transformer, cache: PagedCache, rows: DecodeRows) -> Decoder:
@@ -198,7 +193,7 @@ class ModelDecoder:
 
     def __init__(self, model: Transformer, cache: PagedCache, rows: DecodeRows) -> None:
         self.model, self.rows = model, rows
-        self._view = _View(cache, rows)
+        self._view = RowsView(cache, rows)
 
     def __call__(self) -> Tensor:
         rows = self.rows
@@ -206,48 +201,60 @@ class ModelDecoder:
         return self.model.logits(hidden_B1D[:, 0])
 
 
-class _View:
+@dataclass(frozen=True)
+class Tiles:
+    """Several new tokens of a sequence, where rows are tokens and tables those of sequences."""
+
+    sequence_B: Tensor
+    """int64: whose table each token follows."""
+    tiles_T4: Tensor
+    """As `llm_core.kernels.paged_attention` has them."""
+    queries: int
+    """Most tokens of a tile."""
+    usual: int
+    """Tiles that usually have tokens."""
+
+
+class RowsView:
     """The cache as one new token of each row sees it."""
 
-    def __init__(self, cache: PagedCache, rows: DecodeRows) -> None:
-        self.cache, self.rows = cache, rows
-        config = cache.config
+    def __init__(self, cache: PagedCache, rows: DecodeRows, tiles: Tiles | None = None) -> None:
+        self.cache, self.rows, self.tiles = cache, rows, tiles
+        config, device = cache.config, rows.ids_B.device
         self._kernel = None
-        # The kernel's tiles are powers of two, and products of tensor cores at least 16 wide.
-        fits = config.head_dim >= 16 and config.head_dim & (config.head_dim - 1) == 0
-        if rows.ids_B.is_cuda and cache.keys.scales is None and fits and _has_triton():
+        if has_kernel(cache.keys):
             from llm_core.kernels.paged_attention import PagedAttention
 
-            self._kernel = PagedAttention(
-                len(rows.ids_B), config.num_heads, config.num_kv_heads, config.head_dim,
-                rows.ids_B.device,
-            )  # fmt: skip
+            shape = config.num_heads, config.num_kv_heads, config.head_dim, device
+            self._kernel = (
+                PagedAttention(len(rows.ids_B), *shape)
+                if tiles is None
+                else PagedAttention(
+                    len(tiles.tiles_T4), *shape, queries=tiles.queries, usual_tiles=tiles.usual
+                )
+            )
 
     def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
-        cache, rows = self.cache, self.rows
+        cache, rows, tiles = self.cache, self.rows, self.tiles
         window = cache.config.window_of(layer)
         if self._kernel is not None:
-            q_BHD, k_BGD, v_BGD = (_heads_together(x) for x in (q_BHTD, k_BGTD, v_BGTD))
+            q_BHD, k_BGD, v_BGD = (heads_together(x[:, :, 0]) for x in (q_BHTD, k_BGTD, v_BGTD))
             keys, values = cache.keys.stored[layer], cache.values.stored[layer]
             mixed_BHD = self._kernel(
-                q_BHD, k_BGD, v_BGD, keys, values, rows.tables_BM, rows.lengths_B, window
-            )
+                q_BHD, k_BGD, v_BGD, keys, values, rows.tables_BM, rows.lengths_B, window,
+                tiles and tiles.tiles_T4,
+            )  # fmt: skip
             return mixed_BHD[:, :, None]
         size = cache.block_tokens
-        block_B = rows.tables_BM.gather(1, (rows.lengths_B // size).long()[:, None])[:, 0]
+        tables_BM = rows.tables_BM if tiles is None else rows.tables_BM[tiles.sequence_B]
+        block_B = tables_BM.gather(1, (rows.lengths_B // size).long()[:, None])[:, 0]
         slots_B = block_B * size + rows.lengths_B % size
+        # All before any attends: tokens of one sequence see those before them.
         cache.keys.write_slots(layer, slots_B.long(), k_BGTD[:, :, 0])
         cache.values.write_slots(layer, slots_B.long(), v_BGTD[:, :, 0])
-        blocks = rows.tables_BM.long()
+        blocks = tables_BM.long()
         k_BGKD, v_BGKD = (
             numbers.read((layer, blocks)).flatten(1, 2).transpose(1, 2)
             for numbers in (cache.keys, cache.values)
         )
         return attend_ragged(q_BHTD, k_BGKD, v_BGKD, rows.lengths_B + 1, window)
-
-
-def _heads_together(x_BHTD: Tensor) -> Tensor:
-    """x_BHD of one token, heads one after another."""
-    x_BHD = x_BHTD[:, :, 0]
-    is_together = x_BHD.stride(1) == x_BHD.shape[2] and x_BHD.stride(2) == 1
-    return x_BHD if is_together else x_BHD.contiguous()

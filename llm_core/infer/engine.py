@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from llm_core.infer.answers import Choice
+from llm_core.infer.answers import Choice, counted_rows, edited, score_prompt
 from llm_core.infer.bursts import Bursts, Start
 from llm_core.infer.cache.attention import any_length
 from llm_core.infer.cache.blocks import BlockPool
@@ -28,17 +28,15 @@ from llm_core.infer.cache.rows import MakesCaches, make_cache, place_of
 from llm_core.infer.choice.choosing import Choosers, check_chosen, check_id, choose
 from llm_core.infer.choice.edits import LogitEdits
 from llm_core.infer.choice.sampling import SamplingParams
-from llm_core.infer.choice.scores import Scored, score_rows, score_tokens
+from llm_core.infer.choice.scores import Scored, score_rows
 from llm_core.infer.config import EngineConfig
 from llm_core.infer.cpu_products import speed_up
+from llm_core.infer.few_tokens import FewTokens, Part
 from llm_core.infer.requests import Allowed, Finish, NewToken, Request
 from llm_core.infer.scheduler import Piece, Plan, Running, Scheduler
 from llm_core.model.transformer import Transformer
 
 # N tokens of a pass · B rows that get a token · V vocabulary · D width of the model
-
-SCORED_ROWS = 256
-"""Prompt tokens whose logits are in memory at once."""
 
 
 class Engine:
@@ -61,8 +59,10 @@ class Engine:
         self.bursts = Bursts(model, self.cache, num_blocks, self.burst_tokens)
         # Tokens are chosen here, and other processes wait for them.
         self._is_alone = not isinstance(model, MakesCaches)
-        self.splits_passes = self.device.type == "cuda"
-        """Whether decodes beside prompts are a captured step, not attended one by one."""
+        self.few_tokens = FewTokens(self.bursts)
+        self.captures = self.device.type == "cuda"
+        """Whether passes of few tokens, and decodes beside many, are captured and not computed one
+        operation after another."""
         self.edits = LogitEdits(model.config.vocab_size, self.device)
         self.num_prefix_tokens = self.num_preemptions = self.num_computed_tokens = 0
         self._choices: dict[Running, Choice] = {}
@@ -142,20 +142,59 @@ class Engine:
         count = self._burst_tokens(plan)
         if count > 0:
             return self._burst(plan, count)
-        told: list[NewToken] = []
-        if self.splits_passes and self._is_alone:
-            decodes, plan = self._apart(plan)
-            told = self._burst(decodes, 1) if decodes.pieces else []
-        return told + (self._pass(plan) if plan.pieces else [])
+        if not (self.captures and self._is_alone):
+            return self._pass(plan)
+        if self._is_few(plan):
+            return self._few(plan)
+        decodes, rest = self._apart(plan)
+        told = self._burst(decodes, 1) if decodes.pieces else []
+        if not rest.pieces:
+            return told
+        return told + (self._few(rest) if self._is_few(rest) else self._pass(rest))
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Capture on a GPU what would be captured when first needed."""
+        if self.captures and self._is_alone:
+            self.bursts.warm_up(self.config.max_running)
+            self.few_tokens.warm_up()
 
     def _apart(self, plan: Plan) -> tuple[Plan, Plan]:
         """Decodes that a burst can compute, and the rest."""
-        rest = [piece for piece in plan.pieces if not self._may_burst(piece)]
-        return Plan([piece for piece in plan.pieces if piece not in rest], []), Plan(rest, [])
+        decodes: list[Piece] = []
+        rest: list[Piece] = []
+        for piece in plan.pieces:
+            (decodes if self._may_burst(piece) else rest).append(piece)
+        return Plan(decodes, []), Plan(rest, [])
 
     def _may_burst(self, piece: Piece) -> bool:
         choice = self._choices[piece.sequence]
         return piece.is_decode and bool(choice.answer) and choice.is_plain
+
+    def _is_few(self, plan: Plan) -> bool:
+        """Whether a captured pass serves: it gives each sequence one token and no logits."""
+        if not self.few_tokens.serves(plan.num_tokens, len(plan.pieces)):
+            return False
+        return all(choice.takes_one for choice in self._choices_of(plan))
+
+    def _few(self, plan: Plan) -> list[NewToken]:
+        choices = self._choices_of(plan)
+        ids = self.few_tokens.run(
+            [
+                Part(
+                    piece.sequence.tokens[piece.begin : piece.end], piece.begin,
+                    piece.sequence.blocks, len(choice.answer), choice.stream,
+                )
+                for piece, choice in zip(plan.pieces, choices, strict=True)
+            ]
+        )  # fmt: skip
+        self.scheduler.computed(plan)
+        told = []
+        for row, (piece, choice) in enumerate(zip(plan.pieces, choices, strict=True)):
+            check_id(ids[row], row)
+            if piece.needs_logits:
+                told.append(self._take(choice, ids[row], None))
+        return told
 
     def _pass(self, plan: Plan) -> list[NewToken]:
         coming = Pass.of(
@@ -171,7 +210,8 @@ class Engine:
         ready: list[tuple[Choice, int]] = []
         for piece in plan.pieces:
             size = piece.end - piece.begin
-            self._score_prompt(piece, hidden_ND[place : place + size])
+            request = self._choices[piece.sequence].request
+            score_prompt(request, piece.begin, hidden_ND[place : place + size], self.model.logits)
             place += size
             if piece.needs_logits:
                 ready += [(choice, place - 1) for choice in self._begin_answers(piece.sequence)]
@@ -187,19 +227,25 @@ class Engine:
         """Steps that may follow one another on the device; 0 where this pass is none of them."""
         if not (self._is_alone and all(map(self._may_burst, plan.pieces))):
             return 0
-        left = min(choice.num_left for choice in self._choices_of(plan))
-        count = 1 if self.scheduler.waiting else min(self.burst_tokens, left)
+        count = 1
+        if not self.scheduler.waiting:
+            choices = self._choices_of(plan)
+            # Steps behind the end of an answer cost its batch nothing; a burst that ended with the
+            # first of many answers would be short.
+            left = max(choice.num_left for choice in choices)
+            room = min(self.bursts.room(choice.sequence.num_computed) for choice in choices)
+            count = min(self.burst_tokens, left, room)
         if count > 1 and not self.scheduler.reserve(plan, count):
             count = 1
-        return count if count > 1 or self.device.type == "cuda" else 0
+        return count if count > 1 or self.captures else 0
 
     def _burst(self, plan: Plan, count: int) -> list[NewToken]:
         choices = self._choices_of(plan)
         starts = [
-            Start(c.answer[-1], c.sequence.num_computed, c.sequence.blocks, len(c.answer))
+            Start(c.answer[-1], c.sequence.num_computed, c.sequence.blocks, len(c.answer), c.stream)
             for c in choices
         ]
-        return self._advance(choices, self.bursts.run(starts, self._choosers_of(choices), count))
+        return self._advance(choices, self.bursts.run(starts, count))
 
     def _choices_of(self, plan: Plan) -> list[Choice]:
         return [self._choices[piece.sequence] for piece in plan.pieces]
@@ -208,16 +254,17 @@ class Engine:
         """Take several tokens of each answer, all computed but the last."""
         told: list[list[NewToken]] = []
         for row, choice in enumerate(choices):
-            check_id(min(ids[row]), row)
-            # What follows a stop id was computed for nothing.
-            stops = (at for at, id in enumerate(ids[row]) if id in choice.stop_ids)
-            last = next(stops, len(ids[row]))
-            ids_told = ids[row][:last]
+            # What follows a stop id or the last token was computed for nothing.
+            wanted = ids[row][: choice.num_left]
+            stops = (at for at, id in enumerate(wanted) if id in choice.stop_ids)
+            last = next(stops, len(wanted))
+            ids_told = wanted[:last]
+            check_id(min(wanted[: last + 1]), row)
             self.scheduler.advance(choice.sequence, ids_told)
             self.num_computed_tokens += max(last - 1, 0)
             choice.answer.extend(ids_told)
             new = [NewToken(choice.request, choice.number, id) for id in ids_told]
-            if last < len(ids[row]):
+            if last < len(wanted):
                 new.append(self._finished(choice, "stop"))
             elif not choice.num_left:
                 self._finished(choice, "length")
@@ -261,48 +308,19 @@ class Engine:
         choices = [choice for choice, _ in ready]
         places_B = torch.tensor([place for _, place in ready], device=self.device)
         raw_BV = self.model.logits(hidden_ND[places_B])
-        logits_BV = self._edit(raw_BV, choices)
+        logits_BV = edited(raw_BV, choices, self.edits)
         steps_B = torch.tensor([len(choice.answer) for choice in choices], device=self.device)
         ids = choose(logits_BV, self._choosers_of(choices), steps_B).tolist()
         check_chosen(ids, logits_BV)
         scores = score_rows(raw_BV, ids, [choice.request.logprobs for choice in choices])
-        if counted := _counted(choices):
+        if counted := counted_rows(choices):
             self.edits.count(list(counted.values()), [ids[row] for row in counted])
         told = zip(choices, ids, scores, strict=True)
         return new + [self._take(choice, token, score) for choice, token, score in told]
 
-    def _edit(self, logits_BV: Tensor, choices: Sequence[Choice]) -> Tensor:
-        """The logits to draw from; a copy where any are changed."""
-        counted = _counted(choices)
-        bound = [
-            (row, stop)
-            for row, choice in enumerate(choices)
-            if len(choice.answer) < choice.request.params.min_new_tokens
-            for stop in choice.stop_ids
-        ]
-        masks = [
-            (row, mask_V)
-            for row, choice in enumerate(choices)
-            if choice.request.allowed is not None
-            and (mask_V := choice.request.allowed(choice.answer)) is not None
-        ]
-        if not (counted or bound or masks):
-            return logits_BV
-        logits_BV = logits_BV.to(torch.float32, copy=True)
-        if counted:
-            rows = list(counted)
-            logits_BV[rows] = self.edits.apply(logits_BV[rows], list(counted.values()))
-        if bound:
-            bound_rows, stops = zip(*bound, strict=True)
-            logits_BV[list(bound_rows), list(stops)] = float("-inf")
-        for row, mask_V in masks:
-            logits_BV[row].masked_fill_(~mask_V, float("-inf"))
-        return logits_BV
-
     def _choosers_of(self, choices: list[Choice]) -> Choosers:
         if self._choosers is None or self._choosers[0] != choices:
-            params = [choice.request.params for choice in choices]
-            numbers = [choice.request.first_choice + choice.number for choice in choices]
+            params, numbers = zip(*(choice.stream for choice in choices), strict=True)
             self._choosers = choices, Choosers.of(params, numbers, self.device)
         return self._choosers[1]
 
@@ -328,23 +346,3 @@ class Engine:
         self.scheduler.end(sequence)
         if choice.slot is not None:
             self.edits.release(choice.slot)
-
-    def _score_prompt(self, piece: Piece, hidden_ND: Tensor) -> None:
-        """Score the tokens of a prompt that follow those of this piece."""
-        request = self._choices[piece.sequence].request
-        if (count := request.prompt_logprobs) is None:
-            return
-        last = min(piece.end, len(request.prompt_ids) - 1)
-        for begin in range(piece.begin, last, SCORED_ROWS):
-            end = min(begin + SCORED_ROWS, last)
-            logits_BV = self.model.logits(hidden_ND[begin - piece.begin : end - piece.begin])
-            ids = request.prompt_ids[begin + 1 : end + 1]
-            request.prompt_scores[begin + 1 : end + 1] = score_tokens(
-                logits_BV, ids, [count] * len(ids)
-            )
-
-
-def _counted(choices: Sequence[Choice]) -> dict[int, int]:
-    """Row → slot of the answers whose logits are edited."""
-    slots = {row: choice.slot for row, choice in enumerate(choices)}
-    return {row: slot for row, slot in slots.items() if slot is not None}

@@ -179,11 +179,17 @@ class Scheduler:
             sequence.num_computed = piece.end
 
     def reserve(self, plan: Plan, count: int) -> bool:
-        """Take blocks for `count` tokens of each sequence of a plan of decodes, so that it need not
-        ask again before; False, and nothing taken, where too few are free."""
+        """Take blocks for `count` tokens of each sequence of a plan of decodes, or as many as it
+        may still have, so that it need not ask again before; False, and nothing taken, where too
+        few are free."""
         sequences = [piece.sequence for piece in plan.pieces]
         missing = [
-            max(0, self._blocks_for(each.num_computed + count) - len(each.blocks))
+            # The last token is chosen and never computed.
+            max(
+                0,
+                self._blocks_for(min(each.num_computed + count, each.max_tokens - 1))
+                - len(each.blocks),
+            )
             for each in sequences
         ]
         if sum(missing) > self.pool.num_free:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from llm_core.infer.requests import Finish, Scored
+from llm_core.infer.requests import Finish, NewToken, Scored
 from tasks.tokenizer.encoder import Tokenizer
 from tasks.tokenizer.text_stream import TextStream
 
@@ -37,6 +37,15 @@ class Piece:
     tokens: Sequence[ScoredToken] = ()
     finish: Finish | None = None
     """Why the answer ended, in its last piece."""
+
+    @staticmethod
+    def joined(parts: Sequence[Piece]) -> Piece:
+        """One piece of several of an answer."""
+        if len(parts) == 1:
+            return parts[0]
+        text = "".join(part.text for part in parts)
+        tokens = [token for part in parts for token in part.tokens]
+        return Piece(parts[0].index, text, tokens, parts[-1].finish)
 
 
 @dataclass
@@ -70,6 +79,28 @@ class Answer:
         if self.stream.stop is not None:
             finish = "stop"
         return self._piece(text, finish)
+
+    def extend(self, tokens: Sequence[NewToken]) -> Piece | None:
+        """What can be shown after tokens that came together; what follows a stop string is
+        dropped."""
+        if self.finish is not None:
+            return None
+        if not (self.is_scored or self.stream.has_stops):
+            ids = [token.id for token in tokens if token.id is not None]
+            self.num_tokens += len(ids)
+            return self._piece(self.stream.add(ids), tokens[-1].finish)
+        pieces = []
+        for token in tokens:
+            if self.finish is not None:
+                break
+            if token.id is None:
+                assert token.finish is not None, "a token without an id ends an answer"
+                piece = self.end(token.finish)
+            else:
+                piece = self.add(token.id, token.logprob, token.top or (), token.finish)
+            if piece is not None:
+                pieces.append(piece)
+        return Piece.joined(pieces) if pieces else None
 
     def end(self, finish: Finish) -> Piece | None:
         """The last piece, where the answer ended without a further token."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -42,7 +43,10 @@ from tasks.tokenizer.encoder import load_tokenizer
 from tasks.tokenizer.template_files import NoTemplate
 
 ANY_ADDRESS = ("0.0.0.0", "::")
-BURST_TOKENS = 4
+BURST_TOKENS = 8
+SWITCH_S = 5e-4
+"""How long a thread may run Python while another wants to: a step of the engine is over in a few
+milliseconds, and the next one must not wait as long for the loop that sends tokens."""
 CACHED_PROMPTS = 4
 """Requests of the model's full length that the cache holds where it is not set."""
 
@@ -101,6 +105,7 @@ def load_service(
     else:
         draft = open_draft(config.draft, model, tokenizer)
         engine = GuessingEngine(model, settings, ends, draft)
+    engine.warm_up()
     metrics = Metrics()
     metrics.watch(engine)
     return Service(
@@ -181,6 +186,7 @@ def run_app(app: Starlette, config: ServeConfig, listening: socket.socket) -> No
         lifespan="on",
         timeout_graceful_shutdown=config.drain_s,  # type: ignore[arg-type]
     )
+    sys.setswitchinterval(SWITCH_S)
     show(f"http://{host}:{listening.getsockname()[1]}", flush=True)
     asyncio.run(DrainingServer(settings).serve(sockets=[listening]))
 

@@ -99,15 +99,7 @@ class JobReply:
         async for batch in pieces:
             for piece in batch:
                 found[piece.index].append(piece)
-        return [
-            Piece(
-                index,
-                "".join(piece.text for piece in parts),
-                [token for piece in parts for token in piece.tokens],
-                parts[-1].finish,
-            )
-            for index, parts in enumerate(found)
-        ]
+        return [Piece.joined(parts) for parts in found]
 
     def _usage(self) -> Usage:
         return Usage(

@@ -200,30 +200,33 @@ class Worker:
         self.num_steps += 1
         tokens = self._engine.step()
         now = time.perf_counter()
-        told: dict[Job, None] = {}
+        # All tokens of an answer at once: a client is told of them together.
+        together: dict[tuple[Request, int], list[NewToken]] = {}
         for token in tokens:
-            job = self._jobs.get(token.request)
-            if job is not None and self._take(job, token, now):
+            together.setdefault((token.request, token.choice), []).append(token)
+        told: dict[Job, None] = {}
+        for (request, choice), of_answer in together.items():
+            job = self._jobs.get(request)
+            if job is not None and self._take(job, request, choice, of_answer, now):
                 told[job] = None
         if told:
             self._deliver(list(told))
 
-    def _take(self, job: Job, token: NewToken, now: float) -> bool:
-        """Write one token; whether there is something to tell the client."""
-        request, number = token.request, job.requests[token.request]
-        answer = job.answers[number * job.n + token.choice]
+    def _take(
+        self, job: Job, request: Request, choice: int, tokens: Sequence[NewToken], now: float
+    ) -> bool:
+        """Write tokens of one answer; whether there is something to tell the client."""
+        number = job.requests[request]
+        answer = job.answers[number * job.n + choice]
         if answer.finish is not None:  # the rest of a burst that a stop string cut
             return False
         if job.prompt_logprobs is not None and number not in job.scores:
             job.scores[number] = request.prompt_scores
-        if token.id is None:
-            assert token.finish is not None, "a token without an id ends an answer"
-            piece = answer.end(token.finish)
-        else:
+        if tokens[0].id is not None:
             job.first_token_at = job.first_token_at or now
-            piece = answer.add(token.id, token.logprob, token.top or (), token.finish)
-            if answer.finish is not None and token.finish is None:  # at a stop string
-                self._engine.cancel(request, token.choice)
+        piece = answer.extend(tokens)
+        if answer.finish is not None and tokens[-1].finish is None:  # at a stop string
+            self._engine.cancel(request, choice)
         if piece is not None:
             job.pieces.append(piece)
         if answer.finish is not None:

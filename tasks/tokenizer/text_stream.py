@@ -39,6 +39,11 @@ class TextStream:
         self._finder = StopFinder(stops) if any(stops) else None
 
     @property
+    def has_stops(self) -> bool:
+        """Whether a stop string may end the answer."""
+        return self._finder is not None
+
+    @property
     def num_held(self) -> int:
         """Characters that are held back because a stop string may begin with them."""
         return len(self._held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.engine import infer_measures
+from benchmarks.engine import infer_card, infer_measures
 from benchmarks.engine.infer import Case, fastest, peer_command, summarise
 from benchmarks.engine.infer_measures import MEASURES
 from benchmarks.engine.infer_models import (
@@ -46,6 +47,26 @@ def test_loads_and_prefixes_show_their_figures(mode: str) -> None:
         assert row["tok_s"] > 0 and row["failed"] == 0 and row["ttft_s"]["n"] == 7
     else:
         assert row["ratio"] > 1.5
+
+
+def test_the_start_and_the_parts_of_passes_are_timed() -> None:
+    started = MEASURES["start"](Case(**SMALL))
+    assert started["correct"] and 0 < started["start_s"] < started["process_s"]
+    parts = MEASURES["parts"](Case(**SMALL))
+    assert parts["decode_1_ms"] >= parts["decode_1_host_ms"] > 0
+
+
+def test_cases_of_a_card_are_run_one_after_another_and_left_out_where_time_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = [sys.executable, "-c", "print('{\"tok_s\": 3}'); print('{\"ratio\": 2}')"]
+    infer_card.run_process("one", good, 60.0, dict(os.environ))
+    infer_card.run_process("two", [sys.executable, "-c", "1/0"], 60.0, dict(os.environ))
+    monkeypatch.setattr(sys, "argv", ["infer_card", "prefix", "--seconds=1"])
+    infer_card.main()
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == {"tok_s": 3} and rows[1]["case"] == "one" and rows[1]["ratio"] == 2
+    assert "ZeroDivisionError" in rows[2]["failed"] and "left out" in rows[3]["failed"]
 
 
 def test_a_wrong_engine_has_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from llm_core.infer.cache.attention import attend_keys, attend_masked, ragged_mask
 from llm_core.infer.cache.rounding import Numbers
+from llm_core.infer.cache.tiles import cut, has_tiles, heads_together, tile_queries
 from llm_core.model.config import ModelConfig
 
 # N tokens of the pass, of all sequences · S sequences · M most blocks of a sequence
@@ -106,6 +107,39 @@ class Pass:
         lengths = [span.length for span in self.spans]
         return max(lengths) * len(lengths) <= 2 * sum(lengths)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is one sequence from its first token on, which needs no blocks."""
+        return len(self.spans) == 1 and self.spans[0].end == self.spans[0].length
+
+
+class _TiledPass:
+    """A pass as the kernel over blocks takes it: all sequences at once, whatever they have in the
+    cache. Its tensors are the same in all layers."""
+
+    def __init__(self, coming: Pass, num_heads: int, num_kv_heads: int, width: int) -> None:
+        from llm_core.kernels.paged_attention import PagedAttention
+
+        device, queries = coming.ids_N.device, tile_queries(num_heads, num_kv_heads)
+        sequences = [(span.begin, span.end, row) for row, span in enumerate(coming.spans)]
+        tiles = cut(sequences, queries)
+        self.tiles_T4 = torch.tensor(tiles, dtype=torch.int32, device=device)
+        self.tables_SM, self.lengths_N = coming.tables_SM, coming.positions_N.int()
+        self.kernel = PagedAttention(
+            len(tiles), num_heads, num_kv_heads, width, device, queries=queries
+        )
+
+    def attend(
+        self, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, keys: Tensor, values: Tensor, window: int
+    ) -> Tensor:
+        """mixed_1HND; keys and values are stored."""
+        q_NHD, k_NGD, v_NGD = (heads_together(x.transpose(0, 1)) for x in (q_HND, k_GND, v_GND))
+        mixed_NHD = self.kernel(
+            q_NHD, k_NGD, v_NGD, keys, values, self.tables_SM, self.lengths_N, window,
+            self.tiles_T4,
+        )  # fmt: skip
+        return mixed_NHD.transpose(0, 1)[None]
+
 
 class PagedCache:
     """Blocks of keys and values; `begin` says whose tokens the next pass through the model has."""
@@ -122,7 +156,10 @@ class PagedCache:
         self.config, self.num_blocks, self.block_tokens = config, num_blocks, block_tokens
         shape = config.num_layers, num_blocks, block_tokens, config.num_kv_heads, config.head_dim
         self.keys, self.values = (Numbers(shape, dtype, device, int8) for _ in range(2))
+        self.has_tiles = has_tiles(self.keys)
+        """Whether a pass attends in one kernel."""
         self._pass: Pass | None = None
+        self._tiled: _TiledPass | None = None
         # By window and by sequence: the same in all layers of a pass.
         self._masks: dict[int, Tensor] = {}
         self._blocks: dict[int, Tensor] = {}
@@ -132,7 +169,7 @@ class PagedCache:
         return self.keys.num_bytes + self.values.num_bytes
 
     def begin(self, coming: Pass) -> None:
-        self._pass, self._masks, self._blocks = coming, {}, {}
+        self._pass, self._masks, self._blocks, self._tiled = coming, {}, {}, None
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy what blocks hold in every layer, (from, to)."""
@@ -149,18 +186,28 @@ class PagedCache:
             x[0] if len(x) == 1 else x.transpose(0, 1).flatten(1, 2)
             for x in (q_BHTD, k_BGTD, v_BGTD)
         )
+        window = self.config.window_of(layer)
+        if self.has_tiles and not coming.is_whole:
+            if self._tiled is None:
+                self._tiled = _TiledPass(coming, len(q_HND), len(k_GND), q_HND.shape[2])
+            stored = self.keys.stored[layer], self.values.stored[layer]
+            mixed_1HND = self._tiled.attend(q_HND, k_GND, v_GND, *stored, window)
+            return self._in_rows(mixed_1HND, len(q_BHTD))
         self.keys.write_slots(layer, coming.slots_N, k_GND.transpose(0, 1))
         self.values.write_slots(layer, coming.slots_N, v_GND.transpose(0, 1))
-        window = self.config.window_of(layer)
         if coming.is_even_decode and not self._has_views(coming):
             # To the order of a batch and back: tokens are its rows.
             mixed_SHQD = self._decode(layer, q_HND.transpose(0, 1)[:, :, None], coming, window)
             mixed_1HND = mixed_SHQD[:, :, 0].transpose(0, 1)[None]
         else:
             mixed_1HND = self._each(layer, q_HND, k_GND, v_GND, coming, window)
-        if len(q_BHTD) == 1:
+        return self._in_rows(mixed_1HND, len(q_BHTD))
+
+    @staticmethod
+    def _in_rows(mixed_1HND: Tensor, rows: int) -> Tensor:
+        if rows == 1:
             return mixed_1HND
-        return mixed_1HND[0].unflatten(1, (len(q_BHTD), -1)).transpose(0, 1)
+        return mixed_1HND[0].unflatten(1, (rows, -1)).transpose(0, 1)
 
     def _each(
         self, layer: int, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, coming: Pass, window: int

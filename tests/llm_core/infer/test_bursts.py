@@ -24,7 +24,7 @@ def answers(
     moments = random.Random(5)
     roomy = {"cache_tokens": 256, "block_tokens": 4, "budget_tokens": 16, "max_running": 5}
     engine = Engine(model, EngineConfig(burst_tokens=burst_tokens, **(roomy | values)), [7])
-    engine.splits_passes = splits
+    engine.captures = splits
     requests = []
     for number in range(20):
         params = LIVELY if number % 2 else GREEDY

@@ -5,10 +5,12 @@ import dataclasses
 import pytest
 import torch
 
+from llm_core.infer.bursts import Bursts
 from llm_core.infer.cache.paged import PagedCache, Pass
-from llm_core.infer.choice.sampling import SamplingParams
+from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.decoders import Decoder, DecodeRows, FusedDecoder, ModelDecoder, is_fusable
 from llm_core.infer.engine import Engine, EngineConfig
+from llm_core.infer.few_tokens import FewTokens, Part
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 from llm_core.quantize.formats import Format
@@ -76,6 +78,63 @@ def test_logits_follow_those_of_whole_sequences(
         assert (found[-1] - expected_BV).abs().max() < 0.03 * expected_BV.abs().max()
         best_B = expected_BV.gather(1, found[-1].argmax(-1, keepdim=True))[:, 0]
         assert (expected_BV.amax(-1) - best_B < 0.03 * expected_BV.abs().max()).all()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("window", [0, 50])
+def test_captured_passes_of_few_tokens_store_and_tell_what_whole_sequences_give(
+    name: str, window: int
+) -> None:
+    config = dataclasses.replace(CONFIGS[name], window=window)
+    model = make_model(config)
+    olds, news = [37, 0, 200, 64], [20, 9, 1, 30]
+    tables = [[row * 14 + i for i in range(14)] for row in range(4)]
+    caches = [PagedCache(config, 57, 16, torch.bfloat16, "cuda") for _ in range(2)]
+    with torch.inference_mode():
+        torch.manual_seed(1)
+        tokens = [
+            torch.randint(0, 2048, (old + new,)).tolist()
+            for old, new in zip(olds, news, strict=True)
+        ]
+        for cache, lengths in zip(caches, (olds, [len(each) for each in tokens]), strict=True):
+            rows = [row for row, length in enumerate(lengths) if length]
+            coming = Pass.of(
+                [tokens[row][: lengths[row]] for row in rows],
+                [lengths[row] for row in rows],
+                [tables[row] for row in rows],
+                16,
+                "cuda",
+            )
+            cache.begin(coming)
+            model.hidden(coming.ids_N[None], coming.positions_N[None], cache)
+        few = FewTokens(Bursts(model, caches[0], spare_block=56, most_told=1))
+        parts = [
+            Part(each[old:], old, table, 0, (GREEDY, 0))
+            for each, old, table in zip(tokens, olds, tables, strict=True)
+        ]
+        told = few.run(parts)
+        assert few.run(parts) == told
+        for row, (each, id) in enumerate(zip(tokens, told, strict=True)):
+            for ours, theirs in zip(*([c.keys, c.values] for c in caches), strict=True):
+                held, wanted = (
+                    x.stored[:, tables[row]].flatten(1, 2)[:, : len(each)].float()
+                    for x in (ours, theirs)
+                )
+                assert (held - wanted).abs().max() < 0.03 * wanted.abs().max()
+            logits_V = model(torch.tensor([each]).cuda())[0, -1].float()
+            assert logits_V.max() - logits_V[id] < 0.03 * logits_V.abs().max()
+
+
+def test_nothing_is_captured_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(LLAMA)
+    engine = Engine(model, EngineConfig(cache_tokens=4096, max_running=9), eos_ids=[])
+    engine.warm_up()
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", pytest.fail)
+    for count in (1, 3, 9):
+        requests = [engine.submit(list(range(5, 40 + i)), GREEDY, 20) for i in range(count)]
+        while engine.busy:
+            engine.step()
+        assert all(len(request.answers[0]) == 20 for request in requests)
 
 
 @pytest.mark.parametrize("num_requests", [1, 3, 9])

@@ -17,11 +17,15 @@ DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 
 def kernels_of(name: str, package: str = "llm_core.kernels") -> Any:
     """The module of this name; skips the test where it cannot be had."""
-    pytest.importorskip("triton")
+    before = os.environ.get("TRITON_INTERPRET")
     if not ON_GPU:
-        os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined
+        # Read where kernels are defined, those of Triton's own library among them; some versions
+        # read it again where kernels run, so by hand it is set outside.
+        os.environ["TRITON_INTERPRET"] = "1"
+    pytest.importorskip("triton")
     module = importlib.import_module(f"{package}.{name}")
-    os.environ.pop("TRITON_INTERPRET", None)
+    if before is None:
+        os.environ.pop("TRITON_INTERPRET", None)
     return module
 
 

@@ -3,10 +3,14 @@ stop string cut off."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llm_core.infer.choice.sampling import GREEDY
+from llm_core.infer.requests import NewToken, Request
 from tasks.serving.answers import Answer, Piece, token_label
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
 from tasks.tokenizer.text_stream import TextStream
@@ -48,6 +52,46 @@ def test_pieces_carry_the_tokens_whose_text_they_begin(
         assert TextStream(tokenizer).add(shown).startswith(text)
         assert TextStream(tokenizer).add(shown[:-1]) != text or not shown
         assert [piece.finish for piece in pieces] == [None] * (len(pieces) - 1) + ["stop"]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    letters=st.text("athé ", min_size=1, max_size=12),
+    stops=st.sampled_from([[], ["a"], ["th", "é"]]),
+    is_scored=st.booleans(),
+    size=st.integers(1, 5),
+    finish=st.sampled_from(["stop", "length"]),
+)
+def test_tokens_that_come_together_are_shown_as_those_that_come_one_by_one(
+    tokenizer: Tokenizer,
+    letters: str,
+    stops: list[str],
+    is_scored: bool,
+    size: int,
+    finish: Literal["stop", "length"],
+) -> None:
+    request = Request(prompt_ids=(1,), params=GREEDY, max_new_tokens=12)
+    ids = [id for letter in letters for id in tokenizer.encode(letter).tolist()]
+    tokens = [NewToken(request, 0, id, -1.0) for id in ids]
+    if finish == "length":
+        tokens[-1] = tokens[-1]._replace(finish=finish)
+    else:
+        tokens.append(NewToken(request, 0, None, finish=finish))
+    found = []
+    for apart in (True, False):
+        answer = Answer(0, TextStream(tokenizer, [], stops), is_scored)
+        pieces: list[Piece | None] = []
+        if apart:
+            for token in tokens:
+                if answer.finish is None and token.id is None:
+                    pieces.append(answer.end(finish))
+                elif answer.finish is None and token.id is not None:
+                    pieces.append(answer.add(token.id, token.logprob, (), token.finish))
+        else:
+            pieces += [answer.extend(tokens[i : i + size]) for i in range(0, len(tokens), size)]
+        whole = Piece.joined([piece for piece in pieces if piece is not None])
+        found.append((whole, answer.num_tokens, answer.finish, answer.stream.stop))
+    assert found[0] == found[1]
 
 
 def test_a_token_waits_while_its_text_may_become_a_stop_string(tokenizer: Tokenizer) -> None:
