@@ -1,13 +1,6 @@
 """Exports token shards to other engines and imports theirs, streaming and without copies of text.
 
-`megatron`: `<split>.bin` holds the ids of all documents, little-endian; `<split>.idx` is the magic
-`MMIDIDX\\0\\0`, version 1 (uint64), a code for the integer type (uint8), the number of sequences
-and of document borders (uint64 each), then the length of each sequence (int32), its place in the
-.bin in bytes (int64), and the borders (int64, 0 first): the layout that Megatron-LM's
-`indexed_dataset.py` describes. A document is one sequence. It knows no unsigned 32-bit type, so
-wide ids become int32. Imports also take the names that Megatron's own `preprocess_data.py` writes.
-The loss mask of chats is a second pair, `<split>_loss_mask`, of uint8 and the same lengths, as
-Megatron-LLM (EPFL) keeps its roles.
+`megatron`: the files of `tasks.shards.megatron`.
 
 `datasets`: a folder that Hugging Face's `load_from_disk` reads as a DatasetDict:
 `dataset_dict.json`, and per split `data-*.arrow` streams with `dataset_info.json` and `state.json`.
@@ -23,12 +16,9 @@ error.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
-import struct
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,34 +33,12 @@ from tasks.readers.recordlimits import USUAL
 from tasks.readers.tables.ipcbodies import require_small_bodies
 from tasks.readers.tables.parquetfooters import OverLimit
 from tasks.runtime.artifact import Artifact, write_json
+from tasks.shards.foreign import ExchangeError, ForeignDocument
+from tasks.shards.megatron import export_megatron, megatron_indexes, read_megatron
 
 SPLITS = ("train", "validation")
-MAGIC = b"MMIDIDX\0\0"
-HEADER = struct.Struct("<9sQBQQ")
-DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-"""Integer types by the code of an .idx file."""
-
-WRITTEN_NAMES = "*_document.idx"
-HELD_OUT_PREFIXES, TEST_PREFIX = ("validation", "valid", "val_"), "test"
-MASK_SUFFIX = "_loss_mask"
 ROWS_PER_BATCH = 1024
 MAX_STATE_BYTES = 16 << 20
-
-
-class ExchangeError(ValueError):
-    """Files of another engine that are damaged or of another kind; the message names the file."""
-
-
-@dataclass(frozen=True)
-class ForeignDocument:
-    """A document as another engine holds it; what it does not know is None."""
-
-    tokens: np.ndarray
-    id: bytes | None = None
-    source: str | None = None
-    language: str | None = None
-    loss_mask: np.ndarray | None = None
-    """As long as `tokens`; not 0 where a token is to be learnt."""
 
 
 def export_shards(shards: Artifact, form: str, out_dir: Path) -> dict[str, int]:
@@ -89,104 +57,6 @@ def export_shards(shards: Artifact, form: str, out_dir: Path) -> dict[str, int]:
         write_json(out_dir / "dataset_dict.json", {"splits": list(SPLITS)})
     sync_folder(out_dir)
     return counts
-
-
-def export_megatron(shards: TokenShards, out_dir: Path) -> int:
-    """`<split>.bin` and `<split>.idx`; documents written."""
-    narrow = all(shard.tokens.dtype == np.uint16 for shard in shards.shards)
-    code = 8 if narrow else 4
-    dtype = np.dtype(DTYPES[code])
-    starts, stops = shards.document_bounds()
-    lengths = stops - starts
-    ids = (np.ascontiguousarray(shard.tokens, dtype) for shard in shards.shards)
-    _write_pair(out_dir / shards.split, code, ids, starts, lengths)
-    if shards.has_loss_mask:
-        bounds = zip(shards.starts, shards.starts[1:], strict=False)
-        masks = (shards.read_loss_mask(*some).astype(np.uint8) for some in bounds)
-        _write_pair(out_dir / f"{shards.split}{MASK_SUFFIX}", 1, masks, starts, lengths)
-    return len(lengths)
-
-
-def _write_pair(
-    prefix: Path, code: int, values: Iterable[np.ndarray], starts: np.ndarray, lengths: np.ndarray
-) -> None:
-    """`<prefix>.bin` and `<prefix>.idx` of documents that begin at these values."""
-    with prefix.with_suffix(".bin").open("wb") as stream:
-        for some in values:
-            stream.write(some.data)
-    with prefix.with_suffix(".idx").open("wb") as stream:
-        stream.write(HEADER.pack(MAGIC, 1, code, len(lengths), len(lengths) + 1))
-        stream.write(lengths.astype("<i4").tobytes())
-        stream.write((starts * np.dtype(DTYPES[code]).itemsize).astype("<i8").tobytes())
-        stream.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
-
-
-def megatron_indexes(folder: Path, split: str) -> list[Path]:
-    """The indexes of a split: `train.idx`, else the `PREFIX_text_document.idx` that Megatron's
-    `preprocess_data.py` writes, those of a prefix like `valid` for validation. `folder` may also be
-    such a prefix itself. Those of tests are left alone."""
-    alone = folder.with_name(f"{folder.name}.idx")
-    if split == "train" and not folder.is_dir() and alone.is_file():
-        return [alone]
-    if (named := folder / f"{split}.idx").exists():
-        return [named]
-    found = {path: path.name.startswith(HELD_OUT_PREFIXES) for path in folder.glob(WRITTEN_NAMES)}
-    return sorted(
-        path
-        for path, is_held_out in found.items()
-        if is_held_out == (split != "train") and not path.name.startswith(TEST_PREFIX)
-    )
-
-
-def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
-    """Documents of the `.bin`/`.idx` pairs of a split, with their loss masks. Raises
-    ExchangeError."""
-    for index in megatron_indexes(folder, split) or [folder / f"{split}.idx"]:
-        masks = index.with_name(f"{index.stem}{MASK_SUFFIX}.idx")
-        if not masks.exists():
-            yield from map(ForeignDocument, _read_pair(index))
-            continue
-        for tokens, mask in itertools.zip_longest(_read_pair(index), _read_pair(masks)):
-            if tokens is None or mask is None or len(tokens) != len(mask):
-                raise ExchangeError(f"{masks} does not fit {index.name}; export them together")
-            yield ForeignDocument(tokens, loss_mask=mask)
-
-
-def _read_pair(index: Path) -> Iterator[np.ndarray]:
-    """Documents of a pair, empty ones too; sequences of one document are joined."""
-    data = index.with_suffix(".bin")
-    content = _bytes(index)
-    try:
-        magic, version, code, num_sequences, num_borders = HEADER.unpack_from(content)
-    except struct.error as error:
-        raise ExchangeError(f"{index} is too short for an index") from error
-    if (magic, version) != (MAGIC, 1) or code not in DTYPES:
-        raise ExchangeError(f"{index} is not an index of version 1 with integer tokens")
-    dtype, place = np.dtype(DTYPES[code]), HEADER.size
-    # Python's numbers, of any size: 2**62 sequences must not come round to a few.
-    if len(content) < place + 12 * num_sequences + 8 * num_borders:
-        raise ExchangeError(
-            f"{index} is cut off: its {len(content)} bytes are too few for {num_sequences}"
-            " sequences"
-        )
-    lengths = np.frombuffer(content, "<i4", num_sequences, place)
-    pointers = np.frombuffer(content, "<i8", num_sequences, place + 4 * num_sequences)
-    borders = np.frombuffer(content, "<i8", num_borders, place + 12 * num_sequences)
-    tokens = np.frombuffer(_bytes(data), np.uint8)
-    sizes = lengths.astype(np.int64) * dtype.itemsize
-    # Without a sum that could pass 2**63: a place near it would end before the file does.
-    inside = (pointers >= 0) & (lengths >= 0) & (pointers <= len(tokens) - sizes)
-    ends = pointers + sizes
-    whole = not num_borders or (borders[0], borders[-1]) == (0, num_sequences)
-    if not (inside.all() and whole and np.all(np.diff(borders) >= 0)):
-        raise ExchangeError(
-            f"{data} does not hold what {index.name} says; one of them is cut off or of another"
-            " corpus"
-        )
-    for first, last in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
-        pieces = [tokens[pointers[k] : ends[k]].view(dtype) for k in range(first, last)]
-        # One sequence is not copied out of the file.
-        yield pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, dtype), *pieces])
 
 
 def export_datasets(shards: TokenShards, out_dir: Path) -> int:
@@ -351,13 +221,6 @@ def foreign_files(form: str, folder: Path) -> dict[str, Path]:
     files = sorted({path for one in places for path in (*one.glob("*.arrow"), one / "state.json")})
     files = [path for path in files if path.exists()]
     return {str(path.relative_to(folder)): path for path in files}
-
-
-def _bytes(path: Path) -> Any:
-    """A file as a memory map."""
-    if not path.exists():
-        raise ExchangeError(f"{path} is missing; a split has an .idx and a .bin file")
-    return np.memmap(path, np.uint8, "r").data if path.stat().st_size else b""
 
 
 EXPORTS = {"megatron": export_megatron, "datasets": export_datasets}

@@ -26,7 +26,8 @@ from llm_core.data.shards import LOSS_MASK
 from tasks.corpus.documentset import ID, id_matrix
 from tasks.runtime.stage import StageFailure
 from tasks.shards.encoding import lists
-from tasks.shards.exchange import READERS, SPLITS, ExchangeError, ForeignDocument, has_split
+from tasks.shards.exchange import READERS, SPLITS, has_split
+from tasks.shards.foreign import ExchangeError, ForeignDocument
 from tasks.tokenizer.encoder import Tokenizer
 
 HELD_OUT_EVERY = 100

@@ -81,7 +81,7 @@ def _tokenizers() -> list[bytes]:
 
 
 def _megatron(data: bytes, folder: Path) -> None:
-    from tasks.shards.exchange import read_megatron
+    from tasks.shards.megatron import read_megatron
 
     (folder / "train.idx").write_bytes(data)
     (folder / "train.bin").write_bytes(bytes(64))
@@ -236,7 +236,7 @@ def targets(folder: Path) -> Mapping[str, Target]:
     """{name: target}; folder: a place for the making of sound files."""
     from llm_core.checkpoint.reader import CheckpointError
     from tasks.runtime.artifact import ArtifactMismatch
-    from tasks.shards.exchange import ExchangeError
+    from tasks.shards.foreign import ExchangeError
 
     progress = {"step": 7, "val_loss": 1.5, "files": {"a": [3, "digest"]}, "made_with": {"seed": 1}}
     state = {"_data_files": [{"filename": "b.arrow"}]}

@@ -18,7 +18,9 @@ from tasks.corpus.turns import TURNS, TURNS_COLUMN, join_turns
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
 from tasks.shards.config import ShardsConfig
-from tasks.shards.exchange import ExchangeError, export_shards, read_megatron
+from tasks.shards.exchange import export_shards
+from tasks.shards.foreign import ExchangeError
+from tasks.shards.megatron import read_megatron
 from tasks.shards.stage import write_shards
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import load_tokenizer

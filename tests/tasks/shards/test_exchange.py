@@ -18,14 +18,9 @@ from llm_core.data.shards import open_shards
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
 from tasks.shards.config import ShardsConfig
-from tasks.shards.exchange import (
-    ExchangeError,
-    export_shards,
-    foreign_files,
-    has_split,
-    read_datasets,
-    read_megatron,
-)
+from tasks.shards.exchange import export_shards, foreign_files, has_split, read_datasets
+from tasks.shards.foreign import ExchangeError
+from tasks.shards.megatron import read_megatron
 from tasks.shards.stage import write_shards
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import load_tokenizer

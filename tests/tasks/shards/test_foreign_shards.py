@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.shards.exchange import ExchangeError, read_datasets, read_megatron
+from tasks.shards.exchange import read_datasets
+from tasks.shards.foreign import ExchangeError
+from tasks.shards.megatron import read_megatron
 from tests.support.data.foreign_shards import write_megatron
 
 
