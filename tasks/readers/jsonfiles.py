@@ -92,15 +92,18 @@ def _as_one_without_records(items: Iterator[Item], columns: Columns, unit: str) 
         yield Fault(1, 0, "no records: an empty JSON array")
     else:
         yield from faults
-    is_alone = isinstance(item, Record) and not count
-    known = (columns.text, *columns.lists)
-    if is_alone and not any(find_column(item.values, column) for column in known):
+    if isinstance(item, Record) and not count and not _has_text(item, columns):
         second = next(items, None)
         yield item if second is not None else _describe(item, columns)
         item = second
     if item is not None:
         yield item
     yield from items
+
+
+def _has_text(record: Record, columns: Columns) -> bool:
+    """Whether a record has a column of text, or of lists that are its own."""
+    return any(find_column(record.values, name) for name in (columns.text, *columns.lists))
 
 
 def _describe(record: Record, columns: Columns) -> Item:
