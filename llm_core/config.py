@@ -27,6 +27,11 @@ NOT_IN_PART_KEY: Mapping[str, Any] = {"in_part_key": False}
 """Dataclass field metadata for settings that each part carries in its own digest."""
 
 
+IN_KEY_IF_SET: Mapping[str, Any] = {"in_key_if_set": True}
+"""Dataclass field metadata for settings that came later: at its default a result keeps the key that
+it had before."""
+
+
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
 """A scheme; `pathlib` makes `s3:/bucket` of `s3://bucket`. One letter would be a drive."""
 
@@ -93,6 +98,12 @@ def plain_defaults(cls: type) -> dict[str, Any]:
     return values
 
 
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    factory = field.default_factory
+    default = field.default if factory is dataclasses.MISSING else factory()
+    return bool(value == default)
+
+
 def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
     """The part of a config dataclass that decides a result, and so belongs in its key, as plain
     values.
@@ -102,6 +113,8 @@ def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(config):
+        if field.metadata.get("in_key_if_set") and _is_default(field, getattr(config, field.name)):
+            continue
         if field.metadata.get("in_key", True) and not (
             of_parts and not field.metadata.get("in_part_key", True)
         ):

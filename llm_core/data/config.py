@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 
 MIXTURE_SLOTS = 1024
 """Weights of a mixture are rounded to this many parts."""
@@ -26,7 +26,7 @@ class DataConfig:
     mask_documents: bool = False
     """Attend only within a document, with positions from 0 in each. False: a sequence is attended
     as one text."""
-    loss_on: Literal["all", "assistant"] = "all"
+    loss_on: Literal["all", "assistant"] = field(default="all", metadata=IN_KEY_IF_SET)
     """Which tokens are learnt. assistant: of chats only what the assistant says, with the token
     that ends it; of other documents all."""
     mixture: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from tasks.shards.earlier import ORDER_FILE
 from tasks.shards.exchange import foreign_files
+from tasks.shards.fill_in_middle import FillInMiddleConfig
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,10 @@ class ShardsConfig:
     form: Literal["documents", "megatron", "datasets"] = "documents"
     """documents encodes the documents of this run. megatron and datasets read the tokens that
     another engine has written in the folder `path`."""
+    fill_in_middle: FillInMiddleConfig = field(
+        default_factory=FillInMiddleConfig, metadata=IN_KEY_IF_SET
+    )
+    """Training documents whose middle is moved to their end."""
     path: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """Folder with train.bin and train.idx, PREFIX_text_document.bin and .idx, or train/state.json,
     and the same for validation; or such a PREFIX_text_document. Its content is in the key."""

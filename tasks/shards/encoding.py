@@ -19,8 +19,10 @@ import pyarrow as pa
 
 from llm_core.config import ConfigError
 from llm_core.data.shards import LOSS_MASK
+from tasks.corpus.documentset import id_matrix
 from tasks.corpus.turns import TURNS_COLUMN, messages_of
 from tasks.runtime.stage import StageFailure
+from tasks.shards.fill_in_middle import FillInMiddle
 from tasks.tokenizer.chat_template import TRAINING_DAY, Answers, ChatTemplate, load_chat_template
 from tasks.tokenizer.encoder import Tokenizer
 from tasks.tokenizer.template_files import NoTemplate
@@ -41,28 +43,38 @@ class EncodedDocuments:
 
 @dataclass
 class DocumentEncoder:
-    """Encodes tables of documents. chats: their template, where there may be some."""
+    """Encodes tables of documents. chats: their template, where there may be some. middle: parts
+    some of the plain texts of training."""
 
     model: Tokenizer
     dtype: np.dtype
     chats: ChatTemplate | None = None
+    middle: FillInMiddle | None = None
     num_refused: int = 0
     first_refusal: str = ""
     turn_end_ids: set[int] = field(default_factory=set)
     """Control tokens that ended an answer, other than the end of text."""
 
-    def encode(self, table: pa.Table) -> EncodedDocuments:
-        """Raises StageFailure where decoding does not give the text back."""
+    def encode(self, table: pa.Table, parts: bool = False) -> EncodedDocuments:
+        """parts: whether `middle` may part documents. Raises StageFailure where decoding does not
+        give the text back."""
         rows, pieces, masks, sizes = [], [], [], []
         for start in range(0, len(table), BATCH_DOCUMENTS):
             batch = table.slice(start, BATCH_DOCUMENTS)
             names, texts = batch["id"], batch["text"].to_pylist()
             turns = batch[TURNS_COLUMN].to_pylist() if self.chats else [None] * len(texts)
-            plain = [text for text, spans in zip(texts, turns, strict=True) if spans is None]
+            parted = np.zeros(len(texts), np.uint64)
+            if self.middle and parts:
+                parted = self.middle.choose(id_matrix(names), batch["source"].to_pylist())
+            kinds = list(zip(texts, turns, parted, strict=True))
+            plain = [text for text, spans, part in kinds if spans is None and not part]
             encoded = iter(self.model.encode_batch(plain))
-            for row, (text, spans) in enumerate(zip(texts, turns, strict=True)):
+            for row, (text, spans, part) in enumerate(kinds):
                 if spans is None:
-                    ids, raw = next(encoded), text.encode()
+                    if part and self.middle:
+                        ids, raw = self.middle.encode(text, part)
+                    else:
+                        ids, raw = next(encoded), text.encode()
                     if self.model.decode_bytes(ids) != raw:
                         raise _not_given_back(names[row])
                     ids, counts, size = np.append(ids, self.model.eos_id), None, len(raw)

@@ -47,6 +47,7 @@ from tasks.shards.config import ShardsConfig
 from tasks.shards.earlier import link_earlier, write_order
 from tasks.shards.encoding import DocumentEncoder, lists, load_chats, loss_masks
 from tasks.shards.exchange import SPLITS
+from tasks.shards.fill_in_middle import FillInMiddle
 from tasks.shards.foreign_shards import read_foreign
 from tasks.tokenizer.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
 from tasks.tokenizer.files import CONFIG_FILE
@@ -161,10 +162,12 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
             f"{part.name} has documents of split {unknown[0]!r}, which is not one of"
             f" {', '.join(SPLITS)}; rebuild it with force=[documents]"
         )
-    encoder = DocumentEncoder(model, dtype, chats)
+    gaps = config.fill_in_middle
+    middle = FillInMiddle(gaps, model, config.seed) if gaps.rate else None
+    encoder = DocumentEncoder(model, dtype, chats, middle)
     for split in SPLITS:
         rows = np.flatnonzero(names == split)
-        found = encoder.encode(source.take(rows))
+        found = encoder.encode(source.take(rows), split == "train")
         rows = rows[found.rows]
         copies, places = _copies(hashes[rows], repeats[rows])
         order = sort_by_hash(places, ids[rows][copies])

@@ -169,6 +169,10 @@ class Tokenizer:
         """What the vocabulary calls an id; empty for one that it does not know."""
         return self._model.id_to_token(id) or ""
 
+    def id_of(self, token: str) -> int | None:
+        """The id that the vocabulary gives a token; None for one that it does not know."""
+        return self._model.token_to_id(token)  # type: ignore[no-any-return]
+
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """Text; bytes that are not UTF-8, as after half a character, become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
