@@ -19,18 +19,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evaluation.suite_data import SUITES
-from llm_core.config import ConfigError, build, to_plain
+from benchmarks.evaluation.published_sets import SUITES
+from llm_core.config import ConfigError
 from llm_core.printing import note, show
 from tasks.evaluation.beside import beside_folder
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, SuitesConfig
 from tasks.evaluation.suite_parts import OWN, Judged, score_suites
-from tasks.evaluation.suites import suite_folders
+from tasks.evaluation.suites import read_suite_file, suite_folders
 from tasks.runtime.artifact import write_json
 from tasks.runtime.parts import serial
 
@@ -69,10 +70,9 @@ def score_all(
     SuitesConfig(tuple(folders.values())).load()
     items, elapsed_s, figures = 0, 0.0, {}
     agreements: list[dict[str, Any]] = []
-    # The settings of the stage, of which the harness is one where it is there.
-    named = {field.name for field in fields(EvaluateConfig)}
-    compares = "backend" in named and find_spec("lm_eval") is not None
-    harness = build(EvaluateConfig, to_plain(scoring) | {"backend": "lm_eval"} if compares else {})
+    harness = None
+    if find_spec("lm_eval") and find_spec("tasks.evaluation.harness"):
+        harness = import_module("tasks.evaluation.harness")
     for name, folder in sorted(folders.items()):
         config = EvaluateStageConfig(scoring, suites=SuitesConfig((folder,), max_items))
         place = out / name
@@ -91,11 +91,10 @@ def score_all(
             f"{metric} {found['value']:.4f}" for metric, found in suite["metrics"].items()
         )
         show(f"{name:<20}{suite['items']:>7,} items  {shown}")
-        if compares and suite["kind"] == "choices":
-            # Finished parts are not scored again.
-            again = replace(config, evaluate=harness)
-            scored = score_suites([judged], {}, again, place, serial)[OWN][name]
-            agreements.append(scored["lm_eval"])
+        # There, all choices of an item have one prompt.
+        if harness is not None and not read_suite_file(folder).columns.stems:
+            harness.add_harness({name: suite}, judged, config, place)
+            agreements += [suite["lm_eval"]] if "lm_eval" in suite else []
     write_json(out / "suites.json", figures)
     return {
         "suites": len(figures),

@@ -14,11 +14,14 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
 import pyarrow as pa
 
+SUITES = Path(__file__).parents[2] / "data/suites_full"
+"""The folders of published suites."""
 UNCONDITIONAL_FROM = 1_000_000
 """First doc_id of requests without a question."""
 Record = dict[str, Any]

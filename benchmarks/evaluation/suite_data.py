@@ -17,13 +17,11 @@ from typing import Any
 from zipfile import ZipFile
 
 from benchmarks.evaluation.catalogues import messages
-from benchmarks.evaluation.published_sets import SETS
+from benchmarks.evaluation.published_sets import SETS, SUITES
 from llm_core.config import ConfigError
 from llm_core.durable import write_durably
 from llm_core.printing import note, show
 from tasks.evaluation.suites import read_suite_file
-
-SUITES = Path(__file__).parents[2] / "data/suites_full"
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,7 @@
 """Other models are scored on what the run's own model is scored on, and differences are paired."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,15 @@ def test_a_folder_without_a_model_is_one_line(small_run: Run, tmp_path: Path) ->
         config.input_files()
     with pytest.raises(ConfigError, match=r"has no config.json|not a folder"):
         evaluate(small_run, tmp_path / "out", folder=tmp_path)
+
+
+def test_a_folder_whose_tokens_lose_text_has_suites_and_no_bits(
+    small_run: Run, suites: Path, tmp_path: Path
+) -> None:
+    folder = published(small_run, tmp_path / "lossy", 4.0)
+    described = json.loads((folder / "tokenizer.json").read_text())
+    described["normalizer"] = {"type": "Lowercase"}
+    (folder / "tokenizer.json").write_text(json.dumps(described))
+    beside = evaluate(small_run, tmp_path / "out", suites, folder=folder).metrics["beside"]
+    assert "texts back" in beside["no_bits"] and "val_bpb" not in beside
+    assert beside["suites"]["mine"]["items"] == 6
