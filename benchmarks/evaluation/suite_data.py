@@ -20,7 +20,7 @@ from benchmarks.evaluation.catalogues import messages
 from benchmarks.evaluation.published_sets import SETS
 from llm_core.config import ConfigError
 from llm_core.durable import write_durably
-from llm_core.printing import show
+from llm_core.printing import note, show
 from tasks.evaluation.suites import read_suite_file
 
 SUITES = Path(__file__).parents[2] / "data/suites_full"
@@ -69,4 +69,8 @@ def _write(folder: Path, name: str, records: Iterable[Mapping[str, Any]]) -> Map
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ConfigError as error:
+        note(f"eval-data: {error}")
+        sys.exit(2)

@@ -166,15 +166,15 @@ class SuitesConfig:
         return [load_suite(*each) for each in sorted(suite_folders(self.folders).items())]
 
     def searched(self) -> dict[str, SuiteConfig]:
-        """The suites as `contamination` looks for them."""
-        from tasks.evaluation.suites import read_suite_file, suite_folders
+        """The suites as `contamination` looks for them. Raises ConfigError for missing records."""
+        from tasks.evaluation.suites import read_suite_file, record_files, suite_folders
 
         found = {}
         for name, folder in suite_folders(self.folders).items():
             suite = read_suite_file(folder)
             choices = suite.columns.choices if suite.kind == "choices" else None
             columns = suite.columns.question, suite.columns.answer, choices, suite.columns.id
-            found[name] = SuiteConfig(folder / suite.file, *columns)
+            found[name] = SuiteConfig(record_files(folder, suite)[suite.file], *columns)
         return found
 
 

@@ -133,6 +133,6 @@ def test_every_published_suite_says_what_brings_its_records(tmp_path: Path) -> N
     bare.mkdir()
     (bare / "suite.yaml").write_bytes((SUITES / "arc_easy/suite.yaml").read_bytes())
     with pytest.raises(ConfigError, match="items.jsonl is not there; `make eval-data` brings it"):
-        SuitesConfig((bare,)).load()
+        SuitesConfig((bare,)).searched()
     with pytest.raises(ConfigError, match="make eval-data"):
         load_suite("arc_easy", bare)

@@ -59,11 +59,20 @@ def formats_of(evaluate: Facts) -> dict[str, Any]:
         shown = "–" if more is None else fixed(more, 4)
         interval = "–" if low is None else span(low, high, 4)
         rows.append((name, size(num_bytes), fixed(value, 4), shown, interval))
-        first, last = (None if end is None else trained + end for end in (low, high))
-        title = f"{name}, {size(num_bytes)}: {fixed(value, 4)} bits per byte"
         label = f"{name}, {size(num_bytes)}"
-        whiskers = Mark(label, value, fixed(value, 4), title, None, first, last, against=trained)
-        marks.append(whiskers)
+        title = f"{label}: {fixed(value, 4)} bits per byte"
+        ends = [None if end is None else trained + end for end in (low, high)]
+        marks.append(
+            Mark(
+                label,
+                value,
+                fixed(value, 4),
+                title,
+                low=ends[0],
+                high=ends[1],
+                against=trained,
+            )
+        )
     chart = partial(forest, marks, [], "bits per byte") if marks else None
     return {"rows": rows, "chart": chart}
 

@@ -37,6 +37,7 @@ def evaluation_section(run: Run) -> Section:
         "by_name": {name: _by_name(evaluate, f"by_{name}") for name in ("source", "language")},
         "references": reference_legend(references_of(evaluate)),
         "policy": _policy(evaluate),
+        "perplexities": _perplexities(evaluate),
         "suites": suites_of(evaluate),
         "beside": beside_of(evaluate),
         "formats": formats_of(evaluate),
@@ -87,6 +88,17 @@ def _rows(evaluate: Facts, value: float) -> list[tuple[str, ...]]:
         interval = span(gain.number("low"), gain.number("high"))
         name = f"gain over the {gain.text('baseline') or 'best'}"
         rows.append((name, fixed(gain.number("value")), interval, "–"))
+    return rows
+
+
+def _perplexities(evaluate: Facts) -> list[tuple[str, ...]]:
+    """2 to the power of bits per token, word and byte, each with what it compares with."""
+    rows: list[tuple[str, ...]] = []
+    for unit in ("token", "word", "byte"):
+        value, low, high = Facts(evaluate.group("perplexity", unit)).each("value", "low", "high")
+        if value is not None:
+            note = evaluate.text("policy", f"{unit} perplexity") or "–"
+            rows.append((unit, foreign(note), fixed(value), span(low, high)))
     return rows
 
 

@@ -141,10 +141,16 @@ def model_metrics() -> dict[str, Any]:
                 "high": 0.88,
                 "baseline": "bigram",
             },
+            "perplexity": {
+                "token": {"value": 79.341, "low": 61.2, "high": 103.9},
+                "word": {"value": 1250.5, "low": 900.1, "high": 1800.2},
+                "byte": {"value": 3.218, "low": 3.034, "high": 3.432},
+            },
             "bits_per_token": 6.31,
             "eos_bits_per_document": 4.2,
             "policy": {
                 "interval": "95 % percentile bootstrap of the ratio over documents, 1000 samples",
+                "token perplexity": "compares with models of the same tokenizer",
                 "window_tokens": 256,
             },
             "by_source": {

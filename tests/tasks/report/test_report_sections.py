@@ -54,6 +54,12 @@ def test_suites_show_intervals_chance_and_how_answers_ended(tmp_path: Path) -> N
     assert "Metrics of suites" in text and "Metrics of suites" not in without
 
 
+def test_perplexities_say_what_they_compare_with(tmp_path: Path) -> None:
+    text = Page(render(report_artifacts.realistic(tmp_path), tmp_path)).text
+    assert "token compares with models of the same tokenizer 79.341 61.200–103.900" in text
+    assert "byte – 3.218 3.034–3.432" in text
+
+
 def test_other_models_stand_beside_the_run_s_own_with_paired_differences(tmp_path: Path) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
     text = Page(render(artifacts, tmp_path)).text
