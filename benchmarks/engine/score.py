@@ -1,7 +1,7 @@
 """Times the scoring of choices against the `hf` backend of the evaluation harness (lm-eval), with
 automatic batch size, on the same token ids and weights, in turn.
 
-`python -m benchmarks.engine.score` takes 500 items of our suites and the demo's model in float32,
+`python -m benchmarks.engine.score` takes the items of our suites and the demo's model in float32,
 or `--requests FILE --shape 1.1b` on a GPU in bfloat16: JSON lines, gzipped, of {"context": ids,
 "choices": [ids, …]}. `--write FILE --suite DIR --tokenizer DIR` makes such a file. Weights are
 random; ids beyond the vocabulary of the shape are folded into it.
@@ -62,7 +62,7 @@ def main() -> None:
     )
     parser.add_argument("--shape", default="demo")
     parser.add_argument("--requests", type=Path)
-    parser.add_argument("--items", type=int, help="first ones; 500 of our suites")
+    parser.add_argument("--items", type=int, help="first ones; by default all")
     parser.add_argument("--suite", type=Path, default=ROOT / "data/suites")
     parser.add_argument("--tokenizer", type=Path, help="folder; by default one is trained")
     parser.add_argument("--shots", type=int, default=0)
@@ -79,7 +79,7 @@ def main() -> None:
 
             folder = asked.tokenizer or train_tokenizer(Path(name) / "tokenizer")
             requests = suite_requests(asked.suite, load_tokenizer(folder), asked.shots)
-        requests = requests[: asked.items or (None if asked.requests else 500)]
+        requests = requests[: asked.items]
         if asked.write:
             write_requests(requests, asked.write)
         else:

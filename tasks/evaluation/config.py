@@ -63,6 +63,8 @@ class EvaluateConfig:
     keeps them by train.keep_models_every."""
     formats: tuple[Format, ...] = ()
     """Formats of weights (int8, int4, fp8) in which the trained model is scored too."""
+    chat: bool = False
+    """Ask suites as a chat, by the chat template of the tokenizer: shots are earlier turns."""
     sample_prompts: tuple[str, ...] = ("The ",)
     """Prompts that the model continues."""
     num_document_prompts: int = 2
@@ -84,6 +86,8 @@ class EvaluateConfig:
         check_bounds(self, tensor_parallel=(1, None), data_parallel=(1, None))
         check_bounds(self, small_group_documents=(0, None), seed=(0, None), shots=(0, None))
         check_bounds(self, num_document_prompts=(0, None), document_prompt_tokens=(1, None))
+        if self.backend == "lm_eval" and self.chat:
+            raise ConfigError("backend (lm_eval) compares plain prompts; set chat=false")
         if self.backend == "lm_eval" and find_spec("lm_eval") is None:
             raise ConfigError(
                 "backend (lm_eval) needs the package lm-eval; install textmill[lm-eval], or use own"

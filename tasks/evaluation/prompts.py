@@ -47,6 +47,17 @@ def prompt_of(suite: Suite, item: SuiteItem, num_shots: int, seed: int) -> str:
     return suite.file.separator.join([*shown, question_of(suite, item)])
 
 
+def messages_of(suite: Suite, item: SuiteItem, num_shots: int, seed: int) -> list[dict[str, str]]:
+    """The same as a chat: each shot is a question and its answer, and the item's question is
+    last."""
+    found = []
+    for shot in choose_shots(suite, item, num_shots, seed):
+        answer = stem_of(shot, shot.label or 0) + suite.file.delimiter + _solution(suite, shot)
+        found.append({"role": "user", "content": question_of(suite, shot)})
+        found.append({"role": "assistant", "content": answer.strip()})
+    return [*found, {"role": "user", "content": question_of(suite, item)}]
+
+
 def choose_shots(suite: Suite, item: SuiteItem, num_shots: int, seed: int) -> list[SuiteItem]:
     """The same ones for all items, so that prompts begin alike; the next one stands in where an
     item would be shown its own solution."""
@@ -110,7 +121,29 @@ def encode_answer(
     border = min(border, len(whole) - 1)
     if border < 0:
         raise ConfigError(f"{where} has an answer without a token; fix or remove it")
-    context, ids = begin(tokenizer, whole[:border]), whole[border:]
+    context = begin(tokenizer, whole[:border])
+    return _fitted(tokenizer, context, whole[border:], border < len(alone), window_tokens, where)
+
+
+def encode_reply(
+    tokenizer: Tokenizer, chat: Sequence[int], answer: str, window_tokens: int, where: str
+) -> Encoded:
+    """The ids of a chat, its start included, and of an answer in it, which no token joins: a model
+    writes it after the last token of the chat. Errors are those of `encode_answer`."""
+    ids = tokenizer.encode(answer.strip()).tolist()
+    if not ids:
+        raise ConfigError(f"{where} has an answer without a token; fix or remove it")
+    return _fitted(tokenizer, list(chat), ids, False, window_tokens, where)
+
+
+def _fitted(
+    tokenizer: Tokenizer,
+    context: list[int],
+    ids: list[int],
+    is_merged: bool,
+    window_tokens: int,
+    where: str,
+) -> Encoded:
     # The last token is predicted and not read, so a sequence has one more than the window.
     room, num_start = window_tokens + 1 - len(ids), len(tokenizer.start_ids)
     if room < max(1, num_start):
@@ -122,7 +155,7 @@ def encode_answer(
     if is_truncated:
         context = context[:num_start] + context[len(context) - room + num_start :]
     continuation = Continuation((*context, *ids), len(context))
-    return Encoded(continuation, border < len(alone), is_truncated)
+    return Encoded(continuation, is_merged, is_truncated)
 
 
 def prompt_digest(prompt: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from llm_core.config import ConfigError
 from tasks.corpus.documentset import read_table, write_table
 from tasks.evaluation.config import EvaluateStageConfig
 from tasks.evaluation.seen_items import Seen
@@ -21,6 +22,7 @@ from tasks.runtime.parts import Part, RunParts
 
 if TYPE_CHECKING:
     from llm_core.model.transformer import Transformer
+    from tasks.serving.chat import ChatTemplate
     from tasks.tokenizer.encoder import Tokenizer
 
 PART_ITEMS = 2000
@@ -117,9 +119,23 @@ def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapp
     model, tokenizer = loaded(given["model"], given["tokenizer"], scoring.device, scoring.dtype)
     end = min(given["begin"] + PART_ITEMS, num_scored(suite, config))
     items = suite.items[given["begin"] : end]
-    rows = score_items(model, tokenizer, suite, items, given["window_tokens"], scoring)
+    template = chat_template(Path(given["tokenizer"]), tokenizer) if scoring.chat else None
+    rows = score_items(model, tokenizer, suite, items, given["window_tokens"], scoring, template)
     write_rows(rows, directory / ROWS_FILE)
     return {"items": len(rows)}
+
+
+def chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
+    """That of a tokenizer. Raises ConfigError where it has none."""
+    from tasks.serving.chat import NoTemplate, load_chat_template
+
+    try:
+        return load_chat_template(folder, tokenizer, None)
+    except NoTemplate as error:
+        raise ConfigError(
+            f"evaluate.chat (true) needs a chat template, and {folder} has none; set"
+            " tokenizer.chat_template, or evaluate.chat=false"
+        ) from error
 
 
 def num_scored(suite: Suite, config: EvaluateStageConfig) -> int:

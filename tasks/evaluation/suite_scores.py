@@ -7,6 +7,7 @@ Log-probabilities are rounded to what float32 passes can promise, so batches do 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,11 @@ from llm_core.infer.scoring import score_continuations
 from tasks.evaluation.config import EvaluateConfig
 from tasks.evaluation.generate import begin
 from tasks.evaluation.prompts import (
+    Encoded,
     choice_texts,
     encode_answer,
+    encode_reply,
+    messages_of,
     prompt_digest,
     prompt_of,
     stem_of,
@@ -30,6 +34,7 @@ from tasks.tokenizer.text_stream import TextStream
 
 if TYPE_CHECKING:
     from llm_core.model.transformer import Transformer
+    from tasks.serving.chat import ChatTemplate
     from tasks.tokenizer.encoder import Tokenizer
 
 LOGPROB_DIGITS = 6
@@ -55,6 +60,7 @@ ROWS = pa.schema(
         ("cluster", pa.string()),
         ("prompt_digest", pa.string()),
         ("prompt_tokens", pa.int32()),
+        ("prompt_ids", pa.list_(pa.int32())),
         ("is_truncated", pa.bool_()),
         ("label", pa.int32()),
         ("choices", pa.list_(CHOICE)),
@@ -73,12 +79,20 @@ def score_items(
     items: Sequence[SuiteItem],
     window_tokens: int,
     config: EvaluateConfig,
+    template: ChatTemplate | None = None,
 ) -> list[dict[str, Any]]:
-    """A row of `ROWS` for each item. Raises ConfigError for an answer that fits no window."""
+    """A row of `ROWS` for each item. template: of the chat that items are asked in; None: in plain
+    text. Raises ConfigError for an answer that fits no window."""
     shots = suite.file.shots if config.shots is None else config.shots
-    prompts = [prompt_of(suite, item, shots, config.seed) for item in items]
+    if template is None:
+        prompts = [prompt_of(suite, item, shots, config.seed) for item in items]
+        chats = None
+    else:
+        messages = [messages_of(suite, item, shots, config.seed) for item in items]
+        prompts = [json.dumps(each, ensure_ascii=False) for each in messages]
+        chats = [template.encode(each) for each in messages]
     score = _generate if suite.file.kind == "generation" else _choose
-    rows = score(model, tokenizer, suite, items, prompts, window_tokens, config)
+    rows = score(model, tokenizer, suite, items, prompts, chats, window_tokens, config)
     for row, item, prompt in zip(rows, items, prompts, strict=True):
         row |= {"suite": suite.name, "item": item.id, "cluster": item.cluster}
         row |= {"prompt_digest": prompt_digest(prompt), "label": item.label}
@@ -92,20 +106,24 @@ def _choose(
     suite: Suite,
     items: Sequence[SuiteItem],
     prompts: Sequence[str],
+    chats: Sequence[list[int]] | None,
     window_tokens: int,
     config: EvaluateConfig,
 ) -> list[dict[str, Any]]:
     delimiter, free = suite.file.delimiter, suite.file.unconditional
     encoded, alone = [], []
-    for item, prompt in zip(items, prompts, strict=True):
+
+    def encode(number: int, stem: str, text: str, where: str) -> Encoded:
+        if chats is None:
+            prompt = prompts[number] + stem
+            return encode_answer(tokenizer, prompt, delimiter + text, window_tokens, where)
+        chat = chats[number] + tokenizer.encode(stem.strip()).tolist()
+        return encode_reply(tokenizer, chat, text, window_tokens, where)
+
+    for number, item in enumerate(items):
         where, texts = f"suite {suite.name}, item {item.id}", choice_texts(suite, item)
         encoded.append(
-            [
-                encode_answer(
-                    tokenizer, prompt + stem_of(item, n), delimiter + t, window_tokens, where
-                )
-                for n, t in enumerate(texts)
-            ]
+            [encode(number, stem_of(item, n), text, where) for n, text in enumerate(texts)]
         )
         # One answer has nothing to be compared with.
         compared = texts if suite.file.kind == "choices" else ()
@@ -119,6 +137,7 @@ def _choose(
     ]
     rows = []
     for number, (item, answers) in enumerate(zip(items, encoded, strict=True)):
+        shortest = min((each.continuation for each in answers), key=lambda each: each.begin)
         texts = choice_texts(suite, item)
         free_scores: list[float | None] = [*scores[len(items) + number]]
         choices = [
@@ -142,7 +161,8 @@ def _choose(
         ]
         rows.append(
             {
-                "prompt_tokens": min(answer.continuation.begin for answer in answers),
+                "prompt_tokens": shortest.begin,
+                "prompt_ids": shortest.ids[: shortest.begin],
                 "is_truncated": any(answer.is_truncated for answer in answers),
                 "choices": choices,
             }
@@ -156,6 +176,7 @@ def _generate(
     suite: Suite,
     items: Sequence[SuiteItem],
     prompts: Sequence[str],
+    chats: Sequence[list[int]] | None,
     window_tokens: int,
     config: EvaluateConfig,
 ) -> list[dict[str, Any]]:
@@ -164,8 +185,8 @@ def _generate(
     num_start = len(tokenizer.start_ids)
     room = max(window_tokens - limit, num_start + 1)
     begun, truncated = [], []
-    for prompt in prompts:
-        ids = begin(tokenizer, tokenizer.encode(prompt).tolist())
+    plain = (begin(tokenizer, tokenizer.encode(prompt).tolist()) for prompt in prompts)
+    for ids in plain if chats is None else chats:
         truncated.append(len(ids) > room)
         if truncated[-1]:
             ids = ids[:num_start] + ids[len(ids) - room + num_start :]
@@ -178,6 +199,7 @@ def _generate(
         rows.append(
             {
                 "prompt_tokens": len(ids),
+                "prompt_ids": ids,
                 "is_truncated": is_truncated,
                 "choices": [],
                 "answer": text.strip(),
