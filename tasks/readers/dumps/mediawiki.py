@@ -23,7 +23,7 @@ BORDER = re.compile(rb"<page(?:\s[^<>]{0,40})?>|</page\s{0,40}>")
 BORDER_BYTES = 64
 """No border is longer."""
 BETWEEN = re.compile(rb"(?:\s|</mediawiki\s*>)*")
-HEAD_BYTES = 1 << 12
+END, HEAD_BYTES = b"</mediawiki", 1 << 12
 SIGNS = re.compile(rb"<mediawiki|<siteinfo>|<page>|<revision>")
 """What the head of a dump has, even if it is damaged."""
 WIKITEXT = (None, "text/x-wiki", "wikitext")
@@ -41,6 +41,8 @@ def read_mediawiki(
             yield _read_page(piece, number, offset, columns)
         elif kind == "long":
             yield Fault(number, offset, limits.over("a page"))
+        elif kind == "endless":
+            yield Fault(number, offset, damaged("the dump has no end"), True, 0, 0)
         elif kind == "foreign":
             yield Skipped("other_xml")
         else:
@@ -86,8 +88,11 @@ def _pieces(
             yield 0, "foreign", b""
     elif is_page:
         yield base, "page", bytes(data)
-    elif not is_long and not _is_nothing(bytes(data), is_begun):
-        yield base, "between", bytes(data)
+    else:
+        if not is_long and not _is_nothing(bytes(data), is_begun):
+            yield base, "between", bytes(data)
+        if END not in data:
+            yield base + len(data), "endless", b""
 
 
 def _is_nothing(piece: bytes, is_begun: bool) -> bool:

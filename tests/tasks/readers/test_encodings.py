@@ -89,7 +89,8 @@ def test_a_line_without_a_meaning_costs_itself() -> None:
 
 
 def test_bytes_that_are_no_text_are_not_guessed_at() -> None:
-    (fault,) = read_bytes("a.txt", b"some words\n" + bytes(range(256)), layout=AUTO)
+    data = b"some words\n" + "größer\n".encode("cp1252") * 9 + bytes(range(128))
+    (fault,) = read_bytes("a.txt", data, layout=AUTO)
     assert isinstance(fault, Fault) and fault.error.startswith("invalid UTF-8")
 
 
