@@ -14,6 +14,7 @@ import torch
 
 from llm_core.device import synchronize
 from llm_core.infer.bursts import Start
+from llm_core.infer.cache.attention import any_length
 from llm_core.infer.cache.paged import Pass
 from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.config import EngineConfig
@@ -49,15 +50,16 @@ def part_times(model: Transformer, most_rows: int) -> dict[str, float]:
         return lambda: engine.bursts.run(starts, steps)
 
     def prefill(sequences: int, tokens: int, before: int) -> Callable[[], object]:
-        return lambda: engine._hidden(
-            Pass.of(
-                [[5] * tokens] * sequences,
-                [before + tokens] * sequences,
-                [blocks(row) for row in range(sequences)],
-                config.block_tokens,
-                engine.device,
-            )
-        )
+        new, lengths = [[5] * tokens] * sequences, [before + tokens] * sequences
+        tables = [blocks(row) for row in range(sequences)]
+
+        def run() -> None:
+            coming = Pass.of(new, lengths, tables, config.block_tokens, engine.device)
+            engine.cache.begin(coming)
+            with any_length():
+                model.hidden(coming.ids_N[None], coming.positions_N[None], engine.cache)
+
+        return run
 
     passes: dict[str, Callable[[], object]] = {}
     if engine.captures and engine.few_tokens.sizes:

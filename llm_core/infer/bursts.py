@@ -48,7 +48,9 @@ class Bursts:
         self.device = model.norm.weight.device
         # A row that has room for its longest sequence never needs a wider table.
         most = -(-model.config.max_seq_len // cache.block_tokens)
-        self.table_blocks = max(min(most, cache.num_blocks), blocks_for(most_told, cache) + 1)
+        if not model.config.common_window:  # with one, blocks are listed and held no longer
+            most = min(most, cache.num_blocks)
+        self.table_blocks = max(most, blocks_for(most_told, cache) + 1)
         self._batches: dict[int, _Batch] = {}
 
     def room(self, length: int) -> int:

@@ -44,8 +44,11 @@ class EngineConfig:
             )
 
     @classmethod
-    def holding(cls, lengths: Sequence[int]) -> EngineConfig:
-        """Room for as many of the longest sequences as run at once, and no more."""
+    def holding(cls, lengths: Sequence[int], window: int = 0) -> EngineConfig:
+        """Room for as many of the longest sequences as run at once, and no more. window: tokens
+        that a token attends in every layer; 0: all."""
+        # What a pass computes and attends may begin within a block.
+        most = window + cls.budget_tokens + cls.block_tokens if window else max(lengths)
         longest = sorted(lengths, reverse=True)[: cls.max_running]
-        blocks = sum(-(-length // cls.block_tokens) for length in longest)
+        blocks = sum(-(-min(length, most) // cls.block_tokens) for length in longest)
         return cls(cache_tokens=blocks * cls.block_tokens)

@@ -51,7 +51,9 @@ class Engine:
         self.device = place_of(model)[1]
         num_blocks = config.cache_tokens // config.block_tokens
         self.pool = BlockPool(num_blocks, config.block_tokens)
-        self.scheduler = Scheduler(self.pool, config.budget_tokens, config.max_running)
+        # Blocks hold all layers, so one layer without a window keeps them all.
+        window = model.config.common_window
+        self.scheduler = Scheduler(self.pool, config.budget_tokens, config.max_running, window)
         is_int8 = config.cache == "int8"
         # One block more, for what a burst computes of nobody.
         self.cache = make_cache(model, PagedCache, num_blocks + 1, config.block_tokens, is_int8)
@@ -197,14 +199,8 @@ class Engine:
         return told
 
     def _pass(self, plan: Plan) -> list[NewToken]:
-        coming = Pass.of(
-            [piece.sequence.tokens[piece.begin : piece.end] for piece in plan.pieces],
-            [piece.end for piece in plan.pieces],
-            [piece.sequence.blocks for piece in plan.pieces],
-            self.config.block_tokens,
-            self.device,
-        )
-        hidden_ND = self._hidden(coming)
+        asked = [(p.sequence, p.sequence.tokens[p.begin : p.end], p.end) for p in plan.pieces]
+        hidden_ND = self._hidden(asked)
         self.scheduler.computed(plan)
         place = 0
         ready: list[tuple[Choice, int]] = []
@@ -217,11 +213,17 @@ class Engine:
                 ready += [(choice, place - 1) for choice in self._begin_answers(piece.sequence)]
         return self._next_tokens(ready, hidden_ND)
 
-    def _hidden(self, coming: Pass) -> Tensor:
+    def _hidden(self, asked: Sequence[tuple[Running, Sequence[int], int]]) -> Tensor:
+        """hidden_ND of (sequence, its new tokens, its tokens with them)."""
+        size = self.config.block_tokens
+        skipped = [sequence.num_dropped * size for sequence, _, _ in asked]
+        lengths = [length - gone for (_, _, length), gone in zip(asked, skipped, strict=True)]
+        tables = [sequence.held for sequence, _, _ in asked]
+        new = [tokens for _, tokens, _ in asked]
+        coming = Pass.of(new, lengths, tables, size, self.device, skipped)
         self.cache.begin(coming)
-        ids_1N, positions_1N = coming.ids_N[None], coming.positions_N[None]
         with any_length():
-            return self.model.hidden(ids_1N, positions_1N, self.cache)[0]
+            return self.model.hidden(coming.ids_N[None], coming.positions_N[None], self.cache)[0]
 
     def _burst_tokens(self, plan: Plan) -> int:
         """Steps that may follow one another on the device; 0 where this pass is none of them."""

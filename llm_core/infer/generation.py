@@ -77,7 +77,8 @@ def _write(
 ) -> list[list[int]]:
     if not items:  # a process may have none of few
         return []
-    room = EngineConfig.holding([len(prompt) + limit for _, prompt, _, limit in items])
+    lengths = [len(prompt) + limit for _, prompt, _, limit in items]
+    room = EngineConfig.holding(lengths, model.config.common_window)
     engine = Engine(model, config or room, eos_ids)
     requests = [
         engine.submit(prompt, params, limit, first_choice=stream)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import torch
 
 from llm_core.infer.answers import Choice
-from llm_core.infer.cache.paged import Pass
 from llm_core.infer.config import EngineConfig
 from llm_core.infer.engine import Engine
 from llm_core.infer.requests import NewToken
@@ -55,21 +54,18 @@ class GuessingEngine(Engine):
         guesses = [
             self.draft.propose(c.sequence.tokens, count - 1, c.request.params)[0] for c in choices
         ]
-        lengths = [c.sequence.num_computed for c in choices]
-        coming = Pass.of(
-            [[c.answer[-1], *guess] for c, guess in zip(choices, guesses, strict=True)],
-            [n + 1 + len(guess) for n, guess in zip(lengths, guesses, strict=True)],
-            [c.sequence.blocks for c in choices],
-            self.config.block_tokens,
-            self.device,
-        )
-        logits_NV = self.model.logits(self._hidden(coming)).float()
+        asked = [
+            (c.sequence, [c.answer[-1], *guess], c.sequence.num_computed + 1 + len(guess))
+            for c, guess in zip(choices, guesses, strict=True)
+        ]
+        logits_NV = self.model.logits(self._hidden(asked)).float()
         # As `choose` does: -1 where no token can be chosen.
         is_number_N = logits_NV.amax(-1).isfinite()
         best = torch.where(is_number_N, logits_NV.argmax(-1), -1).tolist()
-        new = []
-        for span, guess in zip(coming.spans, guesses, strict=True):
-            wanted = best[span.begin : span.end]
+        new, begin = [], 0
+        for guess in guesses:
+            wanted = best[begin : begin + 1 + len(guess)]
+            begin += len(wanted)
             taken = next((k for k, id in enumerate(guess) if id != wanted[k]), len(guess))
             new.append(wanted[: taken + 1])
             self.num_guesses, self.num_taken = self.num_guesses + len(guess), self.num_taken + taken

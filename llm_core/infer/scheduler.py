@@ -19,6 +19,9 @@ from dataclasses import dataclass, field
 from llm_core.config import ConfigError
 from llm_core.infer.cache.blocks import ROOT, BlockPool
 
+NOBODYS = 0
+"""What a dropped block is listed as; any would do, as nobody reads it."""
+
 
 @dataclass(eq=False)
 class Running:
@@ -39,6 +42,13 @@ class Running:
     num_reused: int = 0
     """Tokens of `num_computed` that were found and not computed, since the last (re)start."""
     num_restarts: int = 0
+    num_dropped: int = 0
+    """The first of `blocks`, which no later token attends: held no longer, and listed for their
+    places alone."""
+
+    @property
+    def held(self) -> list[int]:
+        return self.blocks[self.num_dropped :]
 
     @property
     def num_left(self) -> int:
@@ -85,7 +95,10 @@ class Plan:
 class Scheduler:
     """Sequences that run, those that wait, and the blocks they share."""
 
-    def __init__(self, pool: BlockPool, budget_tokens: int, max_running: int) -> None:
+    def __init__(
+        self, pool: BlockPool, budget_tokens: int, max_running: int, window: int = 0
+    ) -> None:
+        """window: tokens that a token attends in every layer, itself included; 0: all before it."""
         if budget_tokens <= max_running:
             raise ConfigError(
                 f"the budget of a pass ({budget_tokens} tokens) must exceed the sequences that run"
@@ -93,6 +106,7 @@ class Scheduler:
                 " budget"
             )
         self.pool, self.budget_tokens, self.max_running = pool, budget_tokens, max_running
+        self.window = window
         self.waiting: list[Running] = []
         self.running: list[Running] = []
         self._num_arrived = 0
@@ -101,7 +115,10 @@ class Scheduler:
         """Queue a prompt. Raises ConfigError where it could never run to its end."""
         max_tokens = len(prompt) + max_new_tokens
         # The last token is chosen and never computed.
-        if self._blocks_for(max(len(prompt), max_tokens - 1)) > self.pool.num_blocks:
+        needed = self._blocks_for(max(len(prompt), max_tokens - 1))
+        if self.window:  # what a pass computes and attends, which may begin within a block
+            needed = min(needed, self._blocks_for(self.window + self.budget_tokens) + 1)
+        if needed > self.pool.num_blocks:
             room = self.pool.num_blocks * self.pool.block_tokens
             raise ConfigError(
                 f"{len(prompt)} prompt tokens and {max_new_tokens} new ones do not fit the cache"
@@ -121,8 +138,9 @@ class Scheduler:
             sequence.num_computed,
             list(sequence.blocks),
             sequence.chain,
+            num_dropped=sequence.num_dropped,
         )
-        self.pool.hold(twin.blocks)
+        self.pool.hold(twin.held)
         # Without a place among those that run it waits, and begins again from what is listed.
         if len(self.running) < self.max_running and sequence in self.running:
             self._insert(self.running, twin)
@@ -177,6 +195,12 @@ class Scheduler:
                 tokens = sequence.tokens[full * size : (full + 1) * size]
                 sequence.chain = self.pool.enter(sequence.blocks[full], sequence.chain, tokens)
             sequence.num_computed = piece.end
+            behind = self._num_behind(piece.end)
+            if behind > sequence.num_dropped:
+                dropped = slice(sequence.num_dropped, behind)
+                self.pool.release(sequence.blocks[dropped])
+                sequence.blocks[dropped] = [NOBODYS] * (behind - sequence.num_dropped)
+                sequence.num_dropped = behind
 
     def reserve(self, plan: Plan, count: int) -> bool:
         """Take blocks for `count` tokens of each sequence of a plan of decodes, or as many as it
@@ -214,8 +238,8 @@ class Scheduler:
     def end(self, sequence: Running) -> None:
         """Forget a sequence, finished or cancelled at any time between two calls."""
         (self.running if sequence in self.running else self.waiting).remove(sequence)
-        self.pool.release(sequence.blocks)
-        sequence.blocks = []
+        self.pool.release(sequence.held)
+        sequence.blocks, sequence.num_dropped = [], 0
 
     def _arrive(self) -> int:
         self._num_arrived += 1
@@ -223,6 +247,11 @@ class Scheduler:
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.pool.block_tokens)
+
+    def _num_behind(self, num_computed: int) -> int:
+        """Blocks that no token behind these attends."""
+        seen = num_computed - self.window + 1 if self.window else 0
+        return max(0, seen) // self.pool.block_tokens
 
     def _extend(
         self, sequence: Running, count: int, copies: dict[Running, tuple[int, int]]
@@ -256,19 +285,21 @@ class Scheduler:
         found, chain = pool.find(sequence.tokens, most)
         reused = len(found) * size
         count = min(len(sequence.tokens) - reused, budget)
-        pool.hold(found)
+        dropped = self._num_behind(reused)
+        pool.hold(found[dropped:])
         if self._blocks_for(reused + count) - len(found) > pool.num_free:
-            pool.release(found)
+            pool.release(found[dropped:])
             return None
-        sequence.blocks, sequence.chain = found, chain
+        sequence.blocks, sequence.chain = [NOBODYS] * dropped + found[dropped:], chain
+        sequence.num_dropped = dropped
         sequence.num_computed = sequence.num_reused = reused
         sequence.blocks.extend(self._take(sequence, self._blocks_for(reused + count) - len(found)))
         self._insert(self.running, sequence)
         return Piece(sequence, reused, reused + count)
 
     def _restart(self, sequence: Running) -> None:
-        self.pool.release(sequence.blocks)
-        sequence.blocks, sequence.chain = [], ROOT
+        self.pool.release(sequence.held)
+        sequence.blocks, sequence.chain, sequence.num_dropped = [], ROOT, 0
         sequence.num_computed = sequence.num_reused = 0
         sequence.num_restarts += 1
         self._insert(self.waiting, sequence)

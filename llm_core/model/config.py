@@ -152,6 +152,11 @@ class ModelConfig:
         return 0 if layer in self.full_layers else self.window
 
     @property
+    def common_window(self) -> int:
+        """Tokens that a token attends in every layer; 0 where a layer attends all."""
+        return 0 if self.full_layers else self.window
+
+    @property
     def head_dim(self) -> int:
         return self.own_head_dim or self.dim // self.num_heads
 

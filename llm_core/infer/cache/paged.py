@@ -7,8 +7,8 @@ sequence which blocks it may attend. Its tensors have no other form than their s
 kernel or a captured graph can follow them. Which block holds what is decided elsewhere
 (`llm_core.infer.scheduler`, `llm_core.infer.cache.blocks`).
 
-Memory: 2 · layers · blocks · block_tokens · kv_heads · head_dim numbers. A window masks blocks and
-frees none.
+Memory: 2 · layers · blocks · block_tokens · kv_heads · head_dim numbers. Blocks that every layer's
+window has left may be skipped, and used again.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ class Pass:
 
     ids_N: Tensor
     positions_N: Tensor
+    """Those of the model."""
+    places_N: Tensor
+    """int32: keys before each token in the blocks of its sequence."""
     slots_N: Tensor
     """int64: block · block_tokens + offset, where the key and value of each token go."""
     tables_SM: Tensor
@@ -65,15 +68,20 @@ class Pass:
         tables: Sequence[Sequence[int]],
         block_tokens: int,
         device: torch.device | str,
+        skipped: Sequence[int] = (),
     ) -> Pass:
         """tokens: the new ones of each sequence, the last of `lengths` in all, which go in the
-        blocks of `tables`."""
+        blocks of `tables`. skipped: tokens of each sequence before those of its blocks, which
+        nobody attends any more; none by default."""
         positions: list[int] = []
+        places: list[int] = []
         slots: list[int] = []
         spans: list[Span] = []
-        for new, length, table in zip(tokens, lengths, tables, strict=True):
+        before = skipped or [0] * len(tokens)
+        for new, length, table, dropped in zip(tokens, lengths, tables, before, strict=True):
             begin = length - len(new)
-            positions.extend(range(begin, length))
+            places.extend(range(begin, length))
+            positions.extend(range(dropped + begin, dropped + length))
             slots.extend(
                 table[place // block_tokens] * block_tokens + place % block_tokens
                 for place in range(begin, length)
@@ -92,6 +100,7 @@ class Pass:
         return Pass(
             ids_N=tensor(ids, torch.int64),
             positions_N=tensor(positions, torch.int64),
+            places_N=tensor(places, torch.int32),
             slots_N=tensor(slots, torch.int64),
             tables_SM=tensor(padded, torch.int32),
             lengths_S=tensor(lengths, torch.int32),
@@ -124,7 +133,7 @@ class _TiledPass:
         sequences = [(span.begin, span.end, row) for row, span in enumerate(coming.spans)]
         tiles = cut(sequences, queries)
         self.tiles_T4 = torch.tensor(tiles, dtype=torch.int32, device=device)
-        self.tables_SM, self.lengths_N = coming.tables_SM, coming.positions_N.int()
+        self.tables_SM, self.lengths_N = coming.tables_SM, coming.places_N
         self.kernel = PagedAttention(
             len(tiles), num_heads, num_kv_heads, width, device, queries=queries
         )

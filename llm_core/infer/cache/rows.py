@@ -16,7 +16,6 @@ from torch import Tensor
 
 from llm_core.infer.cache.blocks import BlockPool, OutOfBlocks
 from llm_core.infer.cache.paged import PagedCache, Pass
-from llm_core.infer.cache.ring import RingCache
 from llm_core.infer.cache.static import CacheOverflow, RowCache, StaticCache, check_shorter
 from llm_core.model.transformer import Transformer
 
@@ -43,7 +42,7 @@ class MakesCaches(Protocol):
         """As `make_cache`."""
 
 
-Kind = TypeVar("Kind", StaticCache, RingCache, PagedCache)
+Kind = TypeVar("Kind", StaticCache, PagedCache)
 
 
 def make_cache(
@@ -62,13 +61,6 @@ def static_cache(
 ) -> StaticCache:
     capacity = max(lengths) + max_new_tokens
     return make_cache(model, StaticCache, len(lengths), capacity, int8)
-
-
-def ring_cache(
-    model: Transformer, lengths: Sequence[int], max_new_tokens: int, int8: bool = False
-) -> RingCache:
-    capacity = max(lengths) + max_new_tokens
-    return make_cache(model, RingCache, len(lengths), capacity, int8)
 
 
 def paged_cache(

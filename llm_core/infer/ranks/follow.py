@@ -22,7 +22,6 @@ from llm_core.huggingface.export import load_model
 from llm_core.infer.bits_per_byte import score_documents
 from llm_core.infer.cache.attention import any_length
 from llm_core.infer.cache.paged import PagedCache, Pass
-from llm_core.infer.cache.ring import RingCache
 from llm_core.infer.cache.rows import place_of
 from llm_core.infer.cache.static import CacheOverflow, StaticCache
 from llm_core.infer.choice.sampling import SamplingParams
@@ -61,7 +60,6 @@ IDLE = timedelta(days=3650)
 """Of a rank that waits for the next request."""
 KINDS: dict[str, type] = {
     "StaticCache": StaticCache,
-    "RingCache": RingCache,
     "PagedCache": FollowedBlocks,
 }
 

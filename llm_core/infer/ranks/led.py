@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from llm_core.infer.cache.paged import PagedCache, Pass
-from llm_core.infer.cache.ring import RingCache
 from llm_core.infer.cache.rows import place_of
 from llm_core.infer.cache.static import CacheOverflow, StaticCache
 from llm_core.infer.ranks.layers import SharedModel
@@ -78,10 +77,6 @@ class LedStatic(_LedRows):
     """A static cache of which this process has some heads."""
 
 
-class LedRing(_LedRows, RingCache):
-    """A ring of which this process has some heads."""
-
-
 class LedBlocks(PagedCache):
     """A paged cache whose other heads are on other ranks."""
 
@@ -116,7 +111,6 @@ def _number_of(cache: Any) -> int:
 
 KINDS: dict[type, type] = {
     StaticCache: LedStatic,
-    RingCache: LedRing,
     PagedCache: LedBlocks,
 }
 

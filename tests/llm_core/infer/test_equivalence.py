@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from llm_core.infer import equivalence
-from llm_core.infer.cache.rows import MakeCache, paged_cache, ring_cache, static_cache
+from llm_core.infer.cache.rows import MakeCache, paged_cache, static_cache
 from llm_core.infer.cache.static import CacheOverflow, StaticCache
 from llm_core.infer.equivalence import TOLERANCE, Check, Shape, check_cache
 from llm_core.model.init import init_weights
@@ -105,7 +105,7 @@ def test_right_cache_is_within_tolerance(num_kv_heads: int, make_cache: MakeCach
     ]
 
 
-@pytest.mark.parametrize("make_cache", [static_cache, paged_cache, ring_cache])
+@pytest.mark.parametrize("make_cache", [static_cache, paged_cache])
 def test_a_cache_of_8_bits_differs_by_its_rounding_alone(make_cache: MakeCache) -> None:
     rounding = partial(make_cache, int8=True)  # type: ignore[call-arg]
     checks = check_cache(make_model(), SHAPES, NUM_TOKENS, 0, rounding, int8=True)
@@ -129,10 +129,10 @@ def test_windows_are_those_of_the_pass_without_a_cache(
     with torch.no_grad():
         assert (narrow(ids)[0, window:] - model(ids)[0, window:]).abs().max() > 1e-6
         assert torch.allclose(narrow(ids)[0, :window], model(ids)[0, :window])
-    for make_cache in (static_cache, paged_cache, ring_cache):
+    for make_cache in (static_cache, paged_cache):
         checks = check_cache(narrow, SHAPES, NUM_TOKENS, 0, make_cache)
         assert all(found.passed for found in checks)
-    rounded = check_cache(narrow, SHAPES, NUM_TOKENS, 0, partial(ring_cache, int8=True), int8=True)
+    rounded = check_cache(narrow, SHAPES, NUM_TOKENS, 0, partial(paged_cache, int8=True), int8=True)
     assert all(found.passed for found in rounded)
 
 

@@ -23,6 +23,7 @@ class Memory:
     """The tokens that stand where their keys and values would, by block and place."""
 
     block_tokens: int
+    window: int = 0
     held: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def make(self, plan: Plan) -> None:
@@ -34,8 +35,9 @@ class Memory:
             for position in range(piece.begin, piece.end):
                 self.held[self._place(piece.sequence, position)] = piece.sequence.tokens[position]
         for piece in plan.pieces:
-            read = [self.held[self._place(piece.sequence, at)] for at in range(piece.end)]
-            assert read == piece.sequence.tokens[: piece.end]
+            first = max(0, piece.begin + 1 - self.window) if self.window else 0
+            read = [self.held[self._place(piece.sequence, at)] for at in range(first, piece.end)]
+            assert read == piece.sequence.tokens[first : piece.end]
 
     def _place(self, sequence: Running, position: int) -> tuple[int, int]:
         block, place = divmod(position, self.block_tokens)
@@ -44,7 +46,7 @@ class Memory:
 
 def check_pool(scheduler: Scheduler) -> None:
     pool = scheduler.pool
-    held = [block for each in scheduler.running for block in each.blocks]
+    held = [block for each in scheduler.running for block in each.held]
     assert all(pool.holders(block) == held.count(block) for block in range(pool.num_blocks))
     assert pool.num_free == pool.num_blocks - len(set(held))
     assert all(not each.blocks for each in scheduler.waiting)
@@ -87,7 +89,8 @@ def test_every_sequence_reads_its_own_tokens_whatever_the_others_do(data: st.Dat
     max_running = data.draw(st.integers(1, 4), "max_running")
     pool = BlockPool(data.draw(st.integers(4, 12), "num_blocks"), size)
     budget = max_running + data.draw(st.integers(1, 9), "budget over running")
-    scheduler, memory = Scheduler(pool, budget, max_running), Memory(size)
+    window = data.draw(st.sampled_from([0, 0, 1, 2, 5]), "window")
+    scheduler, memory = Scheduler(pool, budget, max_running, window), Memory(size, window)
     choose = random.Random(data.draw(st.integers(0, 99), "choices"))
     ended: list[Running] = []
     prompts: dict[Running, tuple[int, ...]] = {}
@@ -163,6 +166,26 @@ def test_a_prompt_that_never_fits_is_refused_at_once() -> None:
     scheduler.add([0] * 5, 4)
     with pytest.raises(ConfigError, match="6 prompt tokens and 4 new ones do not fit"):
         scheduler.add([0] * 6, 4)
+
+
+def test_a_sequence_with_a_window_holds_that_and_a_pass_however_long_it_is() -> None:
+    scheduler, memory = Scheduler(BlockPool(5, 4), 6, 2, window=7), Memory(4, 7)
+    sequence = scheduler.add([1] * 50, 50)
+    choose, most = random.Random(0), 0
+    ended: list[Running] = []
+    for _ in range(100):
+        if not ended:
+            step(scheduler, memory, choose, ended)
+            most = max(most, len(sequence.held))
+    assert ended == [sequence]
+    assert most <= 4  # 7 + 6 tokens
+    assert scheduler.pool.num_free == 5
+
+
+def test_what_a_window_has_left_is_found_by_later_prompts_while_its_room_is_not_needed() -> None:
+    scheduler, memory = Scheduler(BlockPool(8, 2), 64, 2, window=3), Memory(2, 3)
+    assert run_alone(scheduler, memory, [1, 2, 3, 4, 5, 6, 7]).num_reused == 0
+    assert run_alone(scheduler, memory, [1, 2, 3, 4, 5, 6, 8]).num_reused == 6
 
 
 def test_a_budget_without_room_for_prompts_is_refused() -> None:
