@@ -123,7 +123,7 @@ def assigned_secret(  # type: ignore[no-untyped-def]
 @inner
 def _has_name(v: np.ndarray, start: int, end: int) -> bool:
     """Whether a value holds a part of a name of code."""
-    word = 0
+    word = np.int64(0)
     for k in range(start, end):
         word = (word << 8 | np.int64(v[k])) & 0xFFFFFF
         if word in _NAME_PARTS:
