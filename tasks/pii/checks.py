@@ -15,7 +15,7 @@ import re
 import numpy as np
 
 from tasks.definitions import pii_kinds as kinds
-from tasks.pii.phones import LARGEST, is_international, is_national, is_planned, phone_shapes
+from tasks.pii.phones import LARGEST, are_planned, is_international, is_national, phone_shapes
 
 ALWAYS = (-9999, 9999)
 """First and last year of a county that was always there."""
@@ -58,24 +58,27 @@ class Checks:
     def _by_value(self, kind: int, values: np.ndarray) -> np.ndarray:
         from tasks.kernels.pii.ids import are_ids
 
-        if kind == kinds.PHONE:
-            return np.array([is_international(number) for number in values.tolist()], np.bool_)
-        if kind == kinds.LOCAL_PHONE:
-            return np.array([self._is_national(value) for value in values.tolist()], np.bool_)
-        if kind in (kinds.PLAIN_PHONE, kinds.LABELLED_PHONE):
-            regions = self._regions
-            if kind == kinds.LABELLED_PHONE:
-                regions = (*regions, *LARGEST)
-            written = [
-                f"{value // kinds.MAX_DIGITS:0{value % kinds.MAX_DIGITS}d}"
-                for value in values.tolist()
-            ]
-            return np.array([is_planned(digits, regions) for digits in written], np.bool_)
+        if kind in (kinds.PHONE, *kinds.NATIONAL_PHONES):
+            # Judges of telephones are asked once for each number of a text of many.
+            numbers, places = np.unique(values, return_inverse=True)
+            verdict: np.ndarray = self._are_phones(kind, numbers)[places]
+            return verdict
         verdicts = are_ids(kind, values)
         if kind == kinds.CN_RIC:
             left = np.flatnonzero(verdicts)
             verdicts[left] = _have_county(values[left] >> 4)
         return verdicts
+
+    def _are_phones(self, kind: int, values: np.ndarray) -> np.ndarray:
+        if kind == kinds.PHONE:
+            return np.array([is_international(number) for number in values.tolist()], np.bool_)
+        if kind == kinds.LOCAL_PHONE:
+            return np.array([self._is_national(value) for value in values.tolist()], np.bool_)
+        regions = (*self._regions, *LARGEST) if kind == kinds.LABELLED_PHONE else self._regions
+        written = [
+            f"{value // kinds.MAX_DIGITS:0{value % kinds.MAX_DIGITS}d}" for value in values.tolist()
+        ]
+        return are_planned(written, regions)
 
     def _is_national(self, value: int) -> bool:
         number, place = value >> kinds.SHAPE_BITS, value & kinds.MAX_PHONE_SHAPES - 1

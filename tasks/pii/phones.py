@@ -14,6 +14,11 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.definitions.pii_kinds import MAX_PHONE_SHAPES
 
@@ -69,14 +74,16 @@ def is_national(number: int, shape: Shape, region: str) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=MAX_REMEMBERED)
-def is_planned(digits: str, regions: tuple[str, ...]) -> bool:
-    """Whether all digits are a number of one of the plans, as dialled there or from abroad."""
-    return _plans(regions).fullmatch(digits) is not None
+def are_planned(numbers: Sequence[str], regions: tuple[str, ...]) -> np.ndarray:
+    """Which digits are a number of one of the plans, as dialled there or from abroad, booleans."""
+    # RE2 walks once over each number, however many plans there are.
+    found = pc.match_substring_regex(pa.array(numbers, pa.string()), f"^(?:{_plans(regions)})$")
+    verdicts: np.ndarray = found.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return verdicts
 
 
 @functools.lru_cache(maxsize=8)
-def _plans(regions: tuple[str, ...]) -> re.Pattern[str]:
+def _plans(regions: tuple[str, ...]) -> str:
     from phonenumbers import PhoneMetadata, PhoneNumberFormat, format_number, parse
 
     # One expression: to ask the package for each region takes three milliseconds a number.
@@ -95,7 +102,7 @@ def _plans(regions: tuple[str, ...]) -> re.Pattern[str]:
             if not plan.national_prefix or written == kind.example_number:
                 prefixes.append("")
             forms.append(f"(?:{'|'.join(prefixes)})(?:{kind.national_number_pattern})")
-    return re.compile("|".join(forms) or "(?!)")
+    return "|".join(forms) or "[^0-9]"
 
 
 @functools.lru_cache(maxsize=8)

@@ -15,6 +15,7 @@ from tasks.kernels.pii.bytes import (
     ALPHA,
     CLASS,
     DIGIT,
+    TOKEN,
     UPPER,
     contains,
     is_any,
@@ -39,7 +40,12 @@ _KEYS = packed(
     " authkey auth-key vate_key vatekey vate-key ning_key ningkey ount_key ountkey ared_key aredkey"
     " tion_key"
 )
+# What stands before `token` in names of places in a listing and of requests, which open nothing.
+_NO_SECRETS = packed("page next uation fication equest hange update action sync resume cursor")
+# Parts of names of types and variables, which stand without quotes.
+_NAME_PARTS = tuple(int.from_bytes(part, "big") for part in (b"Key", b"Tok", b"Sec", b"Typ"))
 _IN_VALUES = np.zeros(256, np.uint8)
+_TOKEN = packed("token")[0]
 _IN_VALUES[33:127] = 1
 _IN_VALUES[list(b"\"'`<>*\\(){}[]|,;")] = 0
 
@@ -65,9 +71,10 @@ def url_password(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
         return -1, -1
     letters = 0
     for k in range(start, end):
-        if v[k] == 45 or (is_any(v[k], ALPHA) and not is_any(v[k], UPPER)):
-            letters += 1
-    if letters == end - start:  # mot-de-passe
+        if v[k] == 58:  # pserver:anoncvs
+            return -1, -1
+        letters += v[k] == 45 or v[k] == 95 or is_any(v[k], ALPHA)
+    if letters == end - start:  # mot-de-passe, AccessToken
         return -1, -1
     word = pack(v, start, end)
     if contains(_PLACEHOLDERS, word) or word == pack(v, user, j) or _is_one_sign(v, start, end):
@@ -104,13 +111,29 @@ def assigned_secret(  # type: ignore[no-untyped-def]
             return -1, -1
     while quote == 0 and end > start and (v[end - 1] == 46 or v[end - 1] == 58):
         end -= 1
-    strong = _is_secret(v, start, end, long_only == 2, counts)
+    if quote == 0 and _has_name(v, start, end):
+        return -1, -1
+    is_uuid = end - start == 36 and v[start + 8] == 45 and v[start + 13] == 45
+    if long_only == 3 and is_uuid:
+        return -1, -1
+    strong = _is_secret(v, start, end, long_only >= 2, counts)
     return (start, end) if strong else (-1, -1)
 
 
 @inner
+def _has_name(v: np.ndarray, start: int, end: int) -> bool:
+    """Whether a value holds a part of a name of code."""
+    word = np.int64(0)
+    for k in range(start, end):
+        word = (word << 8 | np.int64(v[k])) & 0xFFFFFF
+        if word in _NAME_PARTS:
+            return True
+    return False
+
+
+@inner
 def _name_kind(v: np.ndarray, lo: int, i: int) -> int:
-    """1 where the name before i is that of a password, 2 of a token or key, else 0."""
+    """1 where the name before i is that of a password, 2 of a key, 3 of a token, else 0."""
     k = i
     while k > lo and i - k < 3 and (v[k - 1] == 32 or v[k - 1] == 34 or v[k - 1] == 39):
         k -= 1
@@ -120,6 +143,12 @@ def _name_kind(v: np.ndarray, lo: int, i: int) -> int:
     c = v[k - 1] | 32
     if c != 100 and c != 101 and c != 110 and c != 116 and c != 121:
         return 0
+    # scheme://PASSWORD:… is a user.
+    first = k
+    while first > lo and k - first < MAX_NAME_BYTES and is_any(v[first - 1], TOKEN):
+        first -= 1
+    if first - 2 >= lo and v[first - 1] == 47 and v[first - 2] == 47:
+        return 0
     word = pack(v, max(lo, k - 8), k)
     for n in range(8):
         # The whole of the last eight letters, then fewer of them.
@@ -127,10 +156,23 @@ def _name_kind(v: np.ndarray, lo: int, i: int) -> int:
         if contains(_NAMES, part):
             return 1
         if contains(_KEYS, part):
-            return 2
+            if part != _TOKEN:
+                return 2
+            return 0 if _opens_nothing(v, lo, k - 5) else 3
         if n == 5:
             break
     return 0
+
+
+@inner
+def _opens_nothing(v: np.ndarray, lo: int, end: int) -> bool:
+    """Whether a name of a token goes on to the left of `end` as those of pages and requests do."""
+    if end > lo and (v[end - 1] == 95 or v[end - 1] == 45):
+        end -= 1
+    for size in range(4, 9):
+        if end - size >= lo and contains(_NO_SECRETS, pack(v, end - size, end)):
+            return True
+    return False
 
 
 @inner

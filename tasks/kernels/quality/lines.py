@@ -211,7 +211,12 @@ def measure_lines(  # type: ignore[no-untyped-def]
 
     # What depends on a line alone is measured once for all its copies.
     bullet, ellipsis, terminal, short, bare, dup_chars, all_chars = 0, 0, 0, 0, 0, 0, 0
-    heads, dup_heads, head_chars, dup_head_chars = 0, 0, 0, 0
+    heads, dup_heads, head_chars, dup_head_chars = (
+        np.int64(0),
+        np.int64(0),
+        np.int64(0),
+        np.int64(0),
+    )
     _sum_bits(maps, num_words + 1, sums)
     has_tails = sums[4 * num_words + _TAILS] > 0
     for line in range(num_ids):

@@ -140,7 +140,7 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             "20260101-000000-abcdef",
             "refresh",
             "shards",
-            ["quality.limits={}"],
+            ["quality=gopher_fineweb", "quality.limits={}"],
             now(),
             keys,
             {},

@@ -40,6 +40,7 @@ TEXTS = {
     + ".",
 }
 RULES = QualityConfig(
+    presets=("gopher", "fineweb_code"),
     limits={"num_lines": Limit(max_by_language={"de": 0.5}, drops=False)},
     by_language={
         "zh": RuleOverlay(limits={"num_lines": Limit(max=9.0, max_by_language={"en": 0.25})})

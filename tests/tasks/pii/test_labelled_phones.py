@@ -10,7 +10,7 @@ from tasks.definitions import number_words
 from tasks.kernels.pii.labels import ADDRESS, CALL, CARD, NAME, NONE, NUMBER, OTHER, label_before
 from tasks.kernels.text.addresses import pointers
 from tasks.pii.config import PiiConfig
-from tasks.pii.phones import is_planned
+from tasks.pii.phones import are_planned
 from tasks.pii.scrub import scrub
 from tasks.pii.spans import find_spans
 
@@ -133,9 +133,10 @@ def test_words_end_and_begin_where_their_script_has_borders() -> None:
 
 def test_plans_take_numbers_as_they_are_dialled_at_home_and_from_abroad() -> None:
     for digits in ("13912345678", "8613912345678", "008613912345678", "02158881234"):
-        assert is_planned(digits, ("CN",)), digits
-    assert not is_planned("2125552368", ("CN",)) and is_planned("12125552368", ("CN", "US"))
-    assert not is_planned("2125552368", ())
+        assert are_planned([digits], ("CN",)).all(), digits
+    numbers = ["2125552368", "12125552368"]
+    assert not are_planned(numbers, ("CN",)).any() and are_planned(numbers, ("CN", "US")).all()
+    assert not are_planned(numbers, ()).any()
 
 
 @pytest.mark.parametrize(

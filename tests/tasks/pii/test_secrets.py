@@ -25,6 +25,8 @@ VALUE = "aB3dE5fG7hJ9kL1m"
         (":api_key => '" + VALUE + "'", ":api_key => '<SECRET>'"),
         ('auth_token: "' + VALUE + '"', 'auth_token: "<SECRET>"'),
         ("API_TOKEN=ghp_" + "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8vW0xY1zA2", "API_TOKEN=<API_KEY>"),
+        ("authentication_token: " + VALUE, "token: <SECRET>"),
+        ("api_key: 1a2b3c4d-5e6f-7a8b-9c0d-1e2f3a4b5c6d", "key: <SECRET>"),
         ("dapi" + "0123456789abcdef" * 2, "<API_KEY>"),
     ],
 )
@@ -41,6 +43,10 @@ def test_secrets_in_urls_and_assignments_are_found(text, want) -> None:
         "password = None; secret: string1; pad_token=aaaaaaaaaaaaaaa1 monkey=aB3dE5fG7hJ9kL1m",
         "PrivateKey = testRSA2048PrivateKey smb://u:mot-de-passe@h token=My%20Token2%20Name7Of9It",
         "Password: required, at least 8 characters; token: https://x.org/aB3dE5fG7hJ9kL1m",
+        "nextPageToken: 'aB3dE5fG7hJ9kL1m' client_request_token=aB3dE5fG7hJ9kL1mN x://AppID:Master@h",
+        "token = '1a2b3c4d-5e6f-7a8b-9c0d-1e2f3a4b5c6d' x://ApiPassword:aB3dE5fG7hJ9/k updateToken:"
+        " aB3dE5fG7hJ9kL1m",
+        "private_key: ed25519.Ed25519PrivateKey, secret = kXxh3Secrets cvs://:pserver:anon1cvs@host",
         "public_key = 'aB3dE5fG7hJ9kL1mN2pQ' if password == other: passwords=aB3dE5fG7hJ9kL1m",
     ],
 )
