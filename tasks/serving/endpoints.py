@@ -20,7 +20,6 @@ from llm_core.config import ConfigError
 from llm_core.infer.choice.sampling import SamplingParams
 from tasks.evaluation.generate import begin
 from tasks.serving.answers import Answer
-from tasks.serving.chat import ChatTemplate, NoTemplate
 from tasks.serving.failures import ApiError, invalid
 from tasks.serving.json_answers import JsonAnswers
 from tasks.serving.metrics import Metrics
@@ -34,6 +33,7 @@ from tasks.serving.requests import (
 )
 from tasks.serving.streaming import JobReply
 from tasks.serving.worker import Job, Worker
+from tasks.tokenizer.chat_template import ChatTemplate, NoTemplate
 from tasks.tokenizer.encoder import Tokenizer
 from tasks.tokenizer.text_stream import TextStream
 

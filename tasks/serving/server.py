@@ -30,7 +30,6 @@ from tasks.evaluation.config import GenerateConfig
 from tasks.evaluation.drafts import open_draft
 from tasks.evaluation.generate import eos_ids
 from tasks.evaluation.models import open_models
-from tasks.serving.chat import ChatTemplate, NoTemplate, load_chat_template
 from tasks.serving.config import ServeConfig, read_api_key
 from tasks.serving.endpoints import PAGE_FILES, Service
 from tasks.serving.failures import ApiError
@@ -38,6 +37,7 @@ from tasks.serving.guards import LOOPBACK_NAMES, Guards
 from tasks.serving.json_answers import JsonAnswers
 from tasks.serving.metrics import Metrics
 from tasks.serving.worker import Worker
+from tasks.tokenizer.chat_template import ChatTemplate, NoTemplate, load_chat_template
 from tasks.tokenizer.encoder import load_tokenizer
 
 ANY_ADDRESS = ("0.0.0.0", "::")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from llm_core.config import ConfigError
-from tasks.serving.chat import ChatTemplate, NoTemplate, load_chat_template
+from tasks.tokenizer.chat_template import ChatTemplate, NoTemplate, load_chat_template
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
 from tests.support.chat_templates import CHATML, INSTRUCTIONS, TIGHT
 from tests.support.data.foreign_tokenizers import CONTROLS, FORMS, publish_tokenizer
