@@ -192,6 +192,13 @@ class EvaluateStageConfig:
     contamination: ContaminationConfig = field(default_factory=ContaminationConfig)
     """What counts as an item that training has seen; of `suites` those above are looked for."""
 
+    def key_of_device(self, device: str) -> dict[str, str]:
+        """What a machine with this fingerprint (`llm_core.fingerprint`) changes of the figures: the
+        type that dtype=auto stands for."""
+        scoring = self.evaluate
+        on_gpu = scoring.device == "cuda" or (scoring.device == "auto" and " + " in device)
+        return {"dtype": "bfloat16"} if on_gpu and scoring.dtype == "auto" else {}
+
     def input_files(self) -> dict[str, Path]:
         """Every file of every suite, which is read and checked before anything runs."""
         from tasks.evaluation.suites import SUITE_FILE, record_files, suite_folders

@@ -22,7 +22,7 @@ from tasks.runtime.parts import Part, RunParts
 
 if TYPE_CHECKING:
     from llm_core.model.transformer import Transformer
-    from tasks.serving.chat import ChatTemplate
+    from tasks.tokenizer.chat_template import ChatTemplate
     from tasks.tokenizer.encoder import Tokenizer
 
 PART_ITEMS = 2000
@@ -127,7 +127,8 @@ def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapp
 
 def chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
     """That of a tokenizer. Raises ConfigError where it has none."""
-    from tasks.serving.chat import NoTemplate, load_chat_template
+    from tasks.tokenizer.chat_template import load_chat_template
+    from tasks.tokenizer.template_files import NoTemplate
 
     try:
         return load_chat_template(folder, tokenizer, None)

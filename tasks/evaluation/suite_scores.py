@@ -34,7 +34,7 @@ from tasks.tokenizer.text_stream import TextStream
 
 if TYPE_CHECKING:
     from llm_core.model.transformer import Transformer
-    from tasks.serving.chat import ChatTemplate
+    from tasks.tokenizer.chat_template import ChatTemplate
     from tasks.tokenizer.encoder import Tokenizer
 
 LOGPROB_DIGITS = 6

@@ -71,7 +71,8 @@ def make_nodes(
     device: str,
     pinned: Mapping[str, Artifact] = MappingProxyType({}),
 ) -> dict[str, Node]:
-    """The key of every stage up to `target`; measured stages carry the fingerprint `device`.
+    """The key of every stage up to `target`; measured stages carry the fingerprint `device`, others
+    what their config says of it.
 
     pinned: artifacts that stand for their stage whatever its parents are; only what follows them
     gets a new key.
@@ -94,6 +95,8 @@ def make_nodes(
             "libraries": library_versions(stage.libraries),
             "config": config,
         } | ({"device": device} if stage.measured else {})
+        if hasattr(configs[name], "key_of_device"):
+            own |= configs[name].key_of_device(device)
         files = configs[name].input_files() if hasattr(configs[name], "input_files") else {}
         parents = {p: nodes[p].key for p in stage.parents}
         identity = own | {"parents": parents, "inputs": digests.of(files)}

@@ -2,7 +2,7 @@
 
 A row is a trunk and branches behind it; a branch does not see the others. All rows may begin with
 one prefix, whose keys and values come from a cache of one row and are held once. Positions are the
-caller's: those of a branch go on where the trunk ends.
+caller's: those of a branch continue those of the trunk.
 """
 
 from __future__ import annotations
