@@ -17,6 +17,7 @@ from tasks.runtime.artifact import Artifact
 from tests.support.data.trained_run import Run, save_model
 from tests.support.data.written_suites import question
 from tests.tasks.evaluation.conftest import Write
+from tests.tasks.evaluation.test_seen_items import words_of
 
 SCORING = EvaluateConfig(bootstrap_samples=200, sample_prompts=(), num_document_prompts=0)
 
@@ -30,8 +31,9 @@ def evaluate(run: Run, out: Path, suites: Path | None = None, **settings: Any) -
 
 
 @pytest.fixture
-def suites(write_suite: Write) -> Path:
-    items = [
+def suites(small_run: Run, write_suite: Write) -> Path:
+    items = [question("trained", words_of(small_run, "train", 5, 20), ["list", "king"], 0)]
+    items += [
         question(str(n), f"The {word} of the", ["list", "king", "file"], n % 3)
         for n, word in enumerate(["apache", "package", "version", "name", "line", "lord"])
     ]
@@ -74,7 +76,11 @@ def test_another_model_is_compared_on_the_same_documents_and_items(
     assert beside["difference"]["high"] < 0
     items = [[row["item"] for row in read_rows(made, name)["mine"]] for name in ("", "folder")]
     assert items[0] == items[1]
-    assert not any(row["is_in_training"] for row in read_rows(made, "folder")["mine"])
+    seen = [
+        [row["item"] for row in read_rows(made, name)["mine"] if row["is_in_training"]]
+        for name in ("", "folder")
+    ]
+    assert seen == [["trained"], []]
 
 
 def test_weights_in_fewer_bits_are_scored_with_the_bytes_they_take(
@@ -97,7 +103,7 @@ def test_checkpoints_give_a_curve_that_ends_with_the_last_model(
 ) -> None:
     train = trained(small_run, tmp_path / "train")
     run = dataclasses.replace(small_run, train=train)
-    made = evaluate(run, tmp_path / "out", suites, checkpoints=(20, 10))
+    made = evaluate(run, tmp_path / "out", suites, checkpoints=(20, 10), window_tokens=64)
     curve = made.metrics["curves"]["mine"]
     assert curve["metric"] == "acc"
     assert [(p["step"], p["tokens"]) for p in curve["points"]] == [
@@ -108,8 +114,13 @@ def test_checkpoints_give_a_curve_that_ends_with_the_last_model(
         dataclasses.replace(run, train=Artifact(train.path / "alone", "train")),
         tmp_path / "alone",
         suites,
+        window_tokens=64,
     )
-    assert curve["points"][0]["value"] == alone.metrics["suites"]["mine"]["metrics"]["acc"]["value"]
+    scores = [
+        [row["choices"] for row in read_rows(*each)["mine"]]
+        for each in ((made, "step-10"), (alone, ""), (made, ""))
+    ]
+    assert scores[0] == scores[1] != scores[2]
     with pytest.raises(ConfigError, match=r"checkpoints \(15\).*\(10, 20\).*keep_models_every"):
         evaluate(run, tmp_path / "missing", suites, checkpoints=(15,))
 
@@ -147,4 +158,4 @@ def test_a_folder_whose_tokens_lose_text_has_suites_and_no_bits(
     (folder / "tokenizer.json").write_text(json.dumps(described))
     beside = evaluate(small_run, tmp_path / "out", suites, folder=folder).metrics["beside"]
     assert "texts back" in beside["no_bits"] and "val_bpb" not in beside
-    assert beside["suites"]["mine"]["items"] == 6
+    assert beside["suites"]["mine"]["items"] == 7
