@@ -82,14 +82,16 @@ def tokens_on_a_rank(train: TrainConfig, parallel: ParallelConfig) -> int:
     return train.micro_batch_sequences * train.seq_len // parallel.cp
 
 
-def layers_in_flight(model: ModelConfig, parallel: ParallelConfig, micro_batches: int) -> float:
-    """Most blocks of which the fullest process keeps activations at once, counted once for each
+def layers_in_flight(
+    model: ModelConfig, parallel: ParallelConfig, micro_batches: int, rank: int = 0
+) -> float:
+    """Most blocks of which a rank of the pipeline keeps activations at once, counted once for each
     micro batch.
 
     In units of a rank's layers: gpipe keeps all m micro batches, 1F1B as many as there are stages
-    from here on (Narayanan et al., 2021), interleaved stages a share more (their section 2.2);
-    schedules that split backward keep p of them, V-shaped ones p and a half where two directions
-    run (Qi et al., 2024; DeepSeek-V3).
+    from here on, interleaved stages a share more (Narayanan et al., 2021, section 2.2). Schedules
+    that split backward keep as many on every rank, V-shaped ones p, and half a unit more where two
+    directions run (Qi et al., 2024; DeepSeek-V3).
     """
     p, m = parallel.pp, micro_batches
     if p == 1:
@@ -101,10 +103,28 @@ def layers_in_flight(model: ModelConfig, parallel: ParallelConfig, micro_batches
         return own * m
     if schedule in LOOPED:
         per_rank = parallel.pp_stages_per_rank or 2
-        return own * min(m, p + (p - 1) / per_rank)
+        later = p - 1 if schedule == "zero_bubble" else p - 1 - rank
+        return own * min(m, ((per_rank - 1) * p + 2 * later + 1) / per_rank)
     if schedule in V_SHAPED:
         return own * min(m, p + (0.5 if schedule == "dualpipe_v" else 0))
-    return own * min(m, p)
+    return own * min(m, p - rank)
+
+
+def _block_bytes(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    recompute: str = "none",
+    on_cpu: bool = False,
+) -> float:
+    """What one block keeps of one micro batch."""
+    numbers = block_numbers(model, train, recompute, on_cpu)
+    kept = numbers.bytes(train.dtype, parallel.tp, parallel.sequence_parallel)
+    if recompute == "none" and parallel.cp_kind == "all_gather":
+        # Attention keeps the keys and values of the other slices too.
+        keys = 2 * model.num_kv_heads * model.head_dim / parallel.tp
+        kept += (parallel.cp - 1) * keys * PRODUCT_BYTES[train.dtype]
+    return tokens_on_a_rank(train, parallel) * kept
 
 
 def activation_bytes(
@@ -112,16 +132,17 @@ def activation_bytes(
     train: TrainConfig,
     parallel: ParallelConfig,
     memory: MemoryConfig,
+    rank: int = 0,
     on_cpu: bool = False,
 ) -> int:
-    """Most that a process keeps for backward, without logits and what is computed twice."""
+    """Most that a rank of the pipeline keeps for backward, without logits and what is computed
+    twice."""
     tokens = tokens_on_a_rank(train, parallel)
     micro_batches = train.global_batch_sequences // (train.micro_batch_sequences * parallel.dp)
-    layers = layers_in_flight(model, parallel, micro_batches)
+    layers = layers_in_flight(model, parallel, micro_batches, rank)
 
     def of_a_block(recompute: str) -> float:
-        numbers = block_numbers(model, train, recompute, on_cpu)
-        return tokens * numbers.bytes(train.dtype, parallel.tp, parallel.sequence_parallel)
+        return _block_bytes(model, train, parallel, recompute, on_cpu)
 
     whole = of_a_block("none")
     if memory.ffn_tiles > 1:
@@ -138,8 +159,7 @@ def block_again_bytes(
     """All that one block keeps: it exists once in backward where blocks are computed again."""
     if memory.recompute == "none":
         return 0
-    whole = block_numbers(model, train).bytes(train.dtype, parallel.tp, parallel.sequence_parallel)
-    return int(tokens_on_a_rank(train, parallel) * whole)
+    return int(_block_bytes(model, train, parallel))
 
 
 def logits_bytes(

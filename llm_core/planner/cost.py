@@ -22,7 +22,7 @@ class Cost:
     days: float
     device_hours: float
     money: float | None
-    """In the currency of the price; None where no price is known."""
+    """In US dollars; None where no price is known."""
     energy_kwh: float | None
 
 

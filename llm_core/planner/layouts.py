@@ -2,9 +2,10 @@
 ranks the rest by predicted time, and says why the first is first.
 
 Rules of the field that arithmetic alone would not give, each with its number: tensor ranks stay
-within a node, whose links are ten times faster than the network; a pipeline shares weights by
-`ddp` or `zero1`, since sharded ones would be gathered for each micro batch; where two layouts are
-within 2 % of each other the one with fewer axes is taken. Standard library only.
+within a node, whose links are ten times faster than the network; a pipeline goes with `ddp` or
+`zero1`, since it holds sharded weights and their gradients whole during a step, which saves
+nothing; where two layouts are within 2 % of each other the one with fewer axes is taken. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from llm_core.parallel.config import Kind, ParallelConfig
 from llm_core.parallel.degrees import Schedule, divisors
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.step import MemoryPlan, TimePlan, Work, plan_memory, plan_time
+from llm_core.planner.weights import num_replicas
 from llm_core.training.run_config import check_layout
 
 MAX_CONTEXT_RANKS = 8
@@ -44,8 +46,10 @@ class Candidate:
         parts = [f"{axis} {size}" for axis, size in axes.items() if size > 1]
         if parallel.pp > 1:
             parts.append(parallel.pp_schedule)
-        if parallel.dp > 1 or not parts:
-            parts.append(f"{parallel.kind} {parallel.dp}" if parallel.dp > 1 else "one process")
+        if (replicas := num_replicas(parallel)) > 1:
+            parts.append(f"{parallel.kind} {replicas}")
+        if not parts:
+            parts.append("one process")
         parts.append(f"micro batch {train.micro_batch_sequences}")
         if self.work.memory.recompute != "none":
             parts.append(f"recompute {self.work.memory.recompute}")
@@ -134,7 +138,7 @@ def _products(work: Work, hardware: HardwareConfig, num_devices: int) -> Iterato
             for pp in divisors(num_devices // tp // cp):
                 if pp > work.model.num_layers:
                     continue
-                for kind, share in _kinds(num_devices // tp // pp, pp, hardware):
+                for kind, share in _kinds(num_devices, pp, tp, hardware):
                     for schedule in SCHEDULES if pp > 1 else SCHEDULES[:1]:
                         with contextlib.suppress(ConfigError):
                             yield replace(
@@ -150,9 +154,13 @@ def _products(work: Work, hardware: HardwareConfig, num_devices: int) -> Iterato
                             )
 
 
-def _kinds(replicas: int, pp: int, hardware: HardwareConfig) -> Iterator[tuple[Kind, int]]:
+def _kinds(
+    num_devices: int, pp: int, tp: int, hardware: HardwareConfig
+) -> Iterator[tuple[Kind, int]]:
+    """(kind, dp_shard)."""
+    replicas = num_devices // tp // pp
     if replicas == 1:
-        yield ("none" if pp == 1 else "ddp"), 0
+        yield ("none" if num_devices == 1 else "ddp"), 0
         return
     yield "ddp", 0
     yield "zero1", 0
@@ -160,7 +168,8 @@ def _kinds(replicas: int, pp: int, hardware: HardwareConfig) -> Iterator[tuple[K
         return
     yield "zero2", 0
     yield "fsdp", 0
-    share = hardware.devices_per_node
+    # Shards within a node, which tensor ranks share with them.
+    share = hardware.devices_per_node // tp
     if 1 < share < replicas and replicas % share == 0:
         yield "hsdp", share
 
