@@ -1,4 +1,4 @@
-"""Counts what backward finds of forward: bytes of activations and logits on one process.
+"""Counts the bytes of activations and logits that one process keeps for the backward pass.
 
 Of a block, numbers per token that are kept, with A = heads x head_dim, K = kv_heads x head_dim,
 D = dim and F = ffn_dim:
@@ -13,11 +13,12 @@ D = dim and F = ffn_dim:
 | full | any | D |
 
 4 D: the stream before and after attention, and both of them normed. torch keeps queries and keys
-before and after they are rotated, of which values are a view. Besides, attention keeps the
-logarithm of its sum for each head, norms one number per token, both in float32. No attention here
+before and after they are rotated; values are a view of the product that the former come from.
+Besides, attention keeps the logarithm of its sum for each head, and a norm one number per token,
+both in float32. No attention here
 keeps scores: with flash attention the term 5 a s² b of Korthikanti et al. (2022) is gone before
-anything is recomputed. GPT-2's form has 4 D + A + (A + 2 K) + 2 F: their 34 bytes per token and
-channel without its dropout masks. Standard library only.
+anything is recomputed. GPT-2's form has 4 D + A + (A + 2 K) + 2 F, which is their 34 bytes per
+token and channel without dropout masks. Standard library only.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from llm_core.training.config import TrainConfig
 STREAM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 4}
 """Of one number of the residual stream (llm_core.model.precision)."""
 PRODUCT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-"""Of what matrix products take and give."""
+"""Of one number that a matrix product takes or gives."""
 
 
 @dataclass(frozen=True)
 class BlockNumbers:
-    """Numbers per token that one block keeps: of the residual stream, which tensor ranks cut along
-    tokens; of heads and inner channels, which they share; in float32 besides."""
+    """Numbers per token that one block keeps. stream: of the residual stream, which tensor ranks
+    cut along tokens. shared: of heads and inner channels, which they divide. statistics: those in
+    float32."""
 
     stream: float
     shared: float

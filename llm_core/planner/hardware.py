@@ -1,4 +1,4 @@
-"""What is known of the machines a run is planned for. Standard library only."""
+"""Describes the machines that a run is planned for. Standard library only."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The layouts that fit, the fastest first; where none does, the one that lacks least."""
+    """The layouts that fit, the fastest first; where none does, the one that lacks least memory."""
 
     fitting: tuple[Candidate, ...]
     closest: Candidate

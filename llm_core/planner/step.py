@@ -35,13 +35,13 @@ from llm_core.planner.weights import (
 from llm_core.training.config import TrainConfig
 
 PASSES = {"eager": 11.7, "triton": 4.0, "compiled": 3.3}
-"""How often what blocks keep is moved in a step: by torch's operations one by one, by kernels of
-our own, by compiled ones. Of one H200."""
+"""How often a step moves what blocks keep: by torch's operations one by one, by our own kernels, by
+compiled ones. Measured on one H200."""
 WEIGHT_BYTES = 18
 """Moved per weight and micro batch: cast to 16 bits, its gradient cast and added up."""
 HOST_S = {"none": 6.2e-3, "every": 7.0e-3, "full": 7.9e-3, "selective": 8.5e-3}
 """Of a block and micro batch: what Python and autograd take to launch it, operation by operation.
-Where the device is faster, as with narrow models, it waits. Of one server with H200."""
+Where the device is faster, as with narrow models, it waits. Measured on one server with H200."""
 FORWARD_SHARE = 0.85
 """Time of a forward pass over half of a backward pass, whose products are less well shaped."""
 UPDATE_BYTES = 12
@@ -71,7 +71,7 @@ class Work:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes of the fullest process, by part, at the moment of most."""
+    """Bytes of the fullest process, by part, at their peak."""
 
     weights: int
     gradients: int
