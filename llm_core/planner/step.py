@@ -123,11 +123,13 @@ class TimePlan:
     traffic: tuple[Traffic, ...] = ()
 
     @property
+    def computed_s(self) -> float:
+        return self.products_s + self.attention_s + self.between_s
+
+    @property
     def step_s(self) -> float:
         return (
-            self.products_s
-            + self.attention_s
-            + self.between_s
+            self.computed_s
             + self.recompute_s
             + self.host_s
             + self.optimizer_s

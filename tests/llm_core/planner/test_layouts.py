@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
+from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
@@ -43,12 +44,15 @@ def chosen(choice: Choice) -> ParallelConfig:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.sampled_from([1, 2, 3, 8, 12, 64]), st.sampled_from([SMALL, LLAMA_8B]), st.integers(0, 400)
-)
+    st.sampled_from([1, 2, 3, 8, 12, 64]), st.sampled_from([SMALL, LLAMA_8B]), st.booleans(),
+    st.integers(0, 400),
+)  # fmt: skip
 def test_every_layout_can_run_and_keeps_tensor_ranks_in_a_node(
-    num_devices: int, model: ModelConfig, pick: int
+    num_devices: int, model: ModelConfig, compiled: bool, pick: int
 ) -> None:
-    found = list(legal_layouts(work(model, rows=192), H100, num_devices))
+    given = work(model, rows=192)
+    given = replace(given, train=replace(given.train, compile=compiled))
+    found = list(legal_layouts(given, H100, num_devices))
     each = found[pick % len(found)]
     check_run(each.model, each.train, each.parallel, each.memory, each.optim.kind)
     assert each.parallel.num_processes == num_devices
@@ -93,8 +97,13 @@ def test_what_fits_nowhere_is_told_with_ways_out() -> None:
 
 
 def test_devices_that_share_no_batch_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="7 processes.*multiple"):
+    with pytest.raises(ConfigError, match="num_processes=7.*global_batch_sequences .3.*multiple"):
         choose_layout(work(replace(SMALL, num_layers=1), rows=3), H100, 7)
+
+
+def test_one_device_may_keep_its_weights_in_main_memory() -> None:
+    given = replace(work(LLAMA_8B), memory=MemoryConfig(weights_in="host"))
+    assert chosen(choose_layout(given, H100, 1)).kind == "fsdp"
 
 
 @pytest.mark.parametrize(
