@@ -192,7 +192,7 @@ def _plan_training(words: Sequence[str]) -> int:
 
 @command("[FLOW] [OVERRIDES]...")
 def plan(words: Sequence[str]) -> int:
-    """What would run, and why; with hardware=NAME, what a training needs of it."""
+    """What would run, and why; with hardware=NAME, what a training needs on it."""
     if any(word.startswith("hardware=") for word in words):
         return _plan_training(words)
     name = "run"

@@ -75,7 +75,8 @@ def _model_lines(work: Work, hardware: HardwareConfig) -> str:
             f" {model.training_flops_per_token(train.seq_len, causal=True) / 1e9:,.2f} with"
             f" attention at {train.seq_len:,}",
             f"{tokens / 1e9:,.3f} B tokens, {tokens / weights:,.1f} a weight: the rule of"
-            f" {TOKENS_PER_WEIGHT:.0f} a weight asks {TOKENS_PER_WEIGHT * weights / 1e9:,.1f} B,"
+            f" {TOKENS_PER_WEIGHT:.0f} a weight asks for"
+            f" {TOKENS_PER_WEIGHT * weights / 1e9:,.1f} B,"
             f" Besiroglu et al. (2024) {fitted / 1e9:,.1f} B",
             f"{work.parallel.num_processes} x {hardware.name}: {work.parallel.product}",
         ]
@@ -159,7 +160,7 @@ def _layouts(choice: Choice, hardware: HardwareConfig) -> str:
 def _too_large(chosen: Candidate, hardware: HardwareConfig) -> str:
     lacking = chosen.memory.total / 1e9 - hardware.memory_gb
     return (
-        f"does not fit: {lacking:,.1f} GB a device are lacking; parallel=auto looks for a layout"
+        f"does not fit: each device lacks {lacking:,.1f} GB; parallel=auto looks for a layout"
         " that fits"
     )
 

@@ -22,8 +22,8 @@ class ParallelConfig:
     """What data-parallel processes share. none: one process. ddp: nothing, each holds all weights.
     zero1: optimizer state is sharded. zero2: gradients too, and weights except during a micro
     batch. fsdp: weights always, gathered one block at a time (ZeRO-3). hsdp: fsdp within groups of
-    dp_shard, replicated over the groups. auto: the planner
-    chooses degrees, kind, micro batch and recomputation for the devices of `hardware`."""
+    dp_shard, replicated over the groups. auto: the planner chooses degrees, kind, micro batch and
+    recomputation for the devices of `hardware`."""
     num_processes: int = 1
     """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which takes what
     the others leave. They run on one machine, or on the nodes of cluster.num_nodes."""

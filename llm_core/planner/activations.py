@@ -1,4 +1,4 @@
-"""Counts what backward finds of forward: bytes of activations and logits on one process.
+"""Counts the bytes of activations and logits that one process keeps for the backward pass.
 
 Of a block, numbers per token that are kept, with A = heads x head_dim, K = kv_heads x head_dim,
 D = dim and F = ffn_dim:
@@ -13,11 +13,12 @@ D = dim and F = ffn_dim:
 | full | any | D |
 
 4 D: the stream before and after attention, and both of them normed. torch keeps queries and keys
-before and after they are rotated, of which values are a view. Besides, attention keeps the
-logarithm of its sum for each head, norms one number per token, both in float32. No attention here
+before and after they are rotated; values are a view of the product that the former come from.
+Besides, attention keeps the logarithm of its sum for each head, and a norm one number per token,
+both in float32. No attention here
 keeps scores: with flash attention the term 5 a s² b of Korthikanti et al. (2022) is gone before
-anything is recomputed. GPT-2's form has 4 D + A + (A + 2 K) + 2 F: their 34 bytes per token and
-channel without its dropout masks. Standard library only.
+anything is recomputed. GPT-2's form has 4 D + A + (A + 2 K) + 2 F, which is their 34 bytes per
+token and channel without dropout masks. Standard library only.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from llm_core.training.config import TrainConfig
 STREAM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 4}
 """Of one number of the residual stream (llm_core.model.precision)."""
 PRODUCT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-"""Of what matrix products take and give."""
+"""Of one number that a matrix product takes or gives."""
 
 
 @dataclass(frozen=True)
 class BlockNumbers:
-    """Numbers per token that one block keeps: of the residual stream, which tensor ranks cut along
-    tokens; of heads and inner channels, which they share; in float32 besides."""
+    """Numbers per token that one block keeps. stream: of the residual stream, which tensor ranks
+    cut along tokens. shared: of heads and inner channels, which they divide. statistics: those in
+    float32."""
 
     stream: float
     shared: float
@@ -82,14 +84,16 @@ def tokens_on_a_rank(train: TrainConfig, parallel: ParallelConfig) -> int:
     return train.micro_batch_sequences * train.seq_len // parallel.cp
 
 
-def layers_in_flight(model: ModelConfig, parallel: ParallelConfig, micro_batches: int) -> float:
-    """Most blocks of which the fullest process keeps activations at once, counted once for each
+def layers_in_flight(
+    model: ModelConfig, parallel: ParallelConfig, micro_batches: int, rank: int = 0
+) -> float:
+    """Most blocks of which a rank of the pipeline keeps activations at once, counted once for each
     micro batch.
 
     In units of a rank's layers: gpipe keeps all m micro batches, 1F1B as many as there are stages
-    from here on (Narayanan et al., 2021), interleaved stages a share more (their section 2.2);
-    schedules that split backward keep p of them, V-shaped ones p and a half where two directions
-    run (Qi et al., 2024; DeepSeek-V3).
+    from here on, interleaved stages a share more (Narayanan et al., 2021, section 2.2). Schedules
+    that split backward keep as many on every rank, V-shaped ones p, and half a unit more where two
+    directions run (Qi et al., 2024; DeepSeek-V3).
     """
     p, m = parallel.pp, micro_batches
     if p == 1:
@@ -101,10 +105,28 @@ def layers_in_flight(model: ModelConfig, parallel: ParallelConfig, micro_batches
         return own * m
     if schedule in LOOPED:
         per_rank = parallel.pp_stages_per_rank or 2
-        return own * min(m, p + (p - 1) / per_rank)
+        later = p - 1 if schedule == "zero_bubble" else p - 1 - rank
+        return own * min(m, ((per_rank - 1) * p + 2 * later + 1) / per_rank)
     if schedule in V_SHAPED:
         return own * min(m, p + (0.5 if schedule == "dualpipe_v" else 0))
-    return own * min(m, p)
+    return own * min(m, p - rank)
+
+
+def _block_bytes(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    recompute: str = "none",
+    on_cpu: bool = False,
+) -> float:
+    """What one block keeps of one micro batch."""
+    numbers = block_numbers(model, train, recompute, on_cpu)
+    kept = numbers.bytes(train.dtype, parallel.tp, parallel.sequence_parallel)
+    if recompute == "none" and parallel.cp_kind == "all_gather":
+        # Attention keeps the keys and values of the other slices too.
+        keys = 2 * model.num_kv_heads * model.head_dim / parallel.tp
+        kept += (parallel.cp - 1) * keys * PRODUCT_BYTES[train.dtype]
+    return tokens_on_a_rank(train, parallel) * kept
 
 
 def activation_bytes(
@@ -112,16 +134,17 @@ def activation_bytes(
     train: TrainConfig,
     parallel: ParallelConfig,
     memory: MemoryConfig,
+    rank: int = 0,
     on_cpu: bool = False,
 ) -> int:
-    """Most that a process keeps for backward, without logits and what is computed twice."""
+    """Most that a rank of the pipeline keeps for backward, without logits and what is computed
+    twice."""
     tokens = tokens_on_a_rank(train, parallel)
     micro_batches = train.global_batch_sequences // (train.micro_batch_sequences * parallel.dp)
-    layers = layers_in_flight(model, parallel, micro_batches)
+    layers = layers_in_flight(model, parallel, micro_batches, rank)
 
     def of_a_block(recompute: str) -> float:
-        numbers = block_numbers(model, train, recompute, on_cpu)
-        return tokens * numbers.bytes(train.dtype, parallel.tp, parallel.sequence_parallel)
+        return _block_bytes(model, train, parallel, recompute, on_cpu)
 
     whole = of_a_block("none")
     if memory.ffn_tiles > 1:
@@ -138,8 +161,7 @@ def block_again_bytes(
     """All that one block keeps: it exists once in backward where blocks are computed again."""
     if memory.recompute == "none":
         return 0
-    whole = block_numbers(model, train).bytes(train.dtype, parallel.tp, parallel.sequence_parallel)
-    return int(tokens_on_a_rank(train, parallel) * whole)
+    return int(_block_bytes(model, train, parallel))
 
 
 def logits_bytes(

@@ -22,7 +22,7 @@ class Cost:
     days: float
     device_hours: float
     money: float | None
-    """In the currency of the price; None where no price is known."""
+    """In US dollars; None where no price is known."""
     energy_kwh: float | None
 
 
@@ -47,7 +47,7 @@ def recomputed_flops_per_token(model: ModelConfig, memory: MemoryConfig, seq_len
 def training_cost(
     flops: float, num_devices: int, flops_per_s: float, hardware: HardwareConfig | None = None
 ) -> Cost:
-    """flops_per_s: that one device reaches, in the mean over the training."""
+    """flops_per_s: what one device reaches, on average over the training."""
     elapsed_s = flops / (num_devices * flops_per_s)
     hours = num_devices * elapsed_s / 3600
     price = hardware.price_per_hour if hardware else 0.0

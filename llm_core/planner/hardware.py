@@ -1,4 +1,4 @@
-"""What is known of the machines a run is planned for. Standard library only."""
+"""Describes the machines that a run is planned for. Standard library only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class HardwareConfig:
     watts: float = 0.0
     """Power of a device at work."""
     price_per_hour: float = 0.0
-    """Of a device; 0: not known."""
+    """Of a device, in US dollars; 0: not known."""
     price_source: str = ""
     """Where and when the price was read."""
 
@@ -59,7 +59,10 @@ class HardwareConfig:
         for field in ("matmul_share", "memory_share", "link_share"):
             if not 0 < getattr(self, field) <= 1:
                 raise ConfigError(f"{field} ({getattr(self, field)}) must be above 0 and at most 1")
-        for field in ("tflops_fp8", "node_gb_s", "network_gb_s", "hop_us", "reserve_gb", "watts"):
+        for field in (
+            "tflops_fp8", "node_gb_s", "network_gb_s", "hop_us", "reserve_gb", "fragmentation",
+            "watts", "price_per_hour",
+        ):  # fmt: skip
             if getattr(self, field) < 0:
                 raise ConfigError(f"{field} ({getattr(self, field)}) must not be negative")
 
@@ -72,11 +75,6 @@ class HardwareConfig:
     def between_nodes(self) -> float:
         """Bytes per second of one device to another node."""
         return (self.network_gb_s or 1.25 / self.devices_per_node) * 1e9 * self.link_share
-
-    @property
-    def has_fast_nodes(self) -> bool:
-        """Whether devices of a node share something faster than PCIe."""
-        return self.node_gb_s > 64
 
     def peak(self, dtype: str, float8: bool = False) -> float:
         """Operations per second that makers state."""

@@ -2,9 +2,10 @@
 ranks the rest by predicted time, and says why the first is first.
 
 Rules of the field that arithmetic alone would not give, each with its number: tensor ranks stay
-within a node, whose links are ten times faster than the network; a pipeline shares weights by
-`ddp` or `zero1`, since sharded ones would be gathered for each micro batch; where two layouts are
-within 2 % of each other the one with fewer axes is taken. Standard library only.
+within a node, whose links are ten times faster than the network; a pipeline goes with `ddp` or
+`zero1`, since it holds sharded weights and their gradients whole during a step, which saves
+nothing; where two layouts are within 2 % of each other the one with fewer axes is taken. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from llm_core.parallel.config import Kind, ParallelConfig
 from llm_core.parallel.degrees import Schedule, divisors
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.step import MemoryPlan, TimePlan, Work, plan_memory, plan_time
+from llm_core.planner.weights import num_replicas
 from llm_core.training.run_config import check_layout
 
 MAX_CONTEXT_RANKS = 8
@@ -44,8 +46,10 @@ class Candidate:
         parts = [f"{axis} {size}" for axis, size in axes.items() if size > 1]
         if parallel.pp > 1:
             parts.append(parallel.pp_schedule)
-        if parallel.dp > 1 or not parts:
-            parts.append(f"{parallel.kind} {parallel.dp}" if parallel.dp > 1 else "one process")
+        if (replicas := num_replicas(parallel)) > 1:
+            parts.append(f"{parallel.kind} {replicas}")
+        if not parts:
+            parts.append("one process")
         parts.append(f"micro batch {train.micro_batch_sequences}")
         if self.work.memory.recompute != "none":
             parts.append(f"recompute {self.work.memory.recompute}")
@@ -59,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The layouts that fit, the fastest first; where none does, the one that lacks least."""
+    """The layouts that fit, the fastest first; where none does, the one that lacks least memory."""
 
     fitting: tuple[Candidate, ...]
     closest: Candidate
@@ -89,11 +93,26 @@ def choose_layout(work: Work, hardware: HardwareConfig, num_devices: int) -> Cho
             closest = candidate
     if closest is None:
         raise ConfigError(
-            f"{num_devices} processes: no layout divides {work.train.global_batch_sequences}"
-            f" sequences and {work.model.num_layers} layers; change"
-            " train.global_batch_sequences to a multiple of the processes"
+            f"parallel.kind (auto) finds no layout of num_processes={num_devices} that can run;"
+            f" without other axes: {_why_not_plain(work, num_devices)}"
         )
     return Choice(tuple(_ranked(fitting)), closest, num_legal)
+
+
+def _why_not_plain(work: Work, num_devices: int) -> str:
+    """Why data-parallel processes alone cannot run."""
+    kind: Kind = "none" if num_devices == 1 else "ddp"
+    if work.memory.weights_in == "host":
+        kind = "fsdp"
+    train = replace(work.train, micro_batch_sequences=1)
+    try:
+        parallel = replace(
+            work.parallel, kind=kind, num_processes=num_devices, dp_shard=0, pp=1, cp=1, tp=1
+        )
+        check_layout(work.model, train, parallel, work.memory, work.optim.kind)
+    except ConfigError as error:
+        return str(error)
+    raise AssertionError("a layout that can run was not listed")
 
 
 def _ranked(fitting: Sequence[Candidate]) -> list[Candidate]:
@@ -109,17 +128,16 @@ def _ranked(fitting: Sequence[Candidate]) -> list[Candidate]:
 
 def legal_layouts(work: Work, hardware: HardwareConfig, num_devices: int) -> Iterator[Work]:
     """All that the trainer would accept and no rule forbids."""
-    recomputes: tuple[Recompute, ...] = get_args(Recompute)
+    # `every` lies between none and full.
+    recomputes: list[Recompute] = [each for each in get_args(Recompute) if each != "every"]
     for parallel in _products(work, hardware, num_devices):
         for size in MICRO_BATCHES:
             train = replace(work.train, micro_batch_sequences=size)
-            memory = work.memory
-            with contextlib.suppress(ConfigError):
-                check_layout(work.model, train, parallel, memory, work.optim.kind)
-                for recompute in recomputes:
-                    if recompute != "every":
-                        changed: MemoryConfig = replace(memory, recompute=recompute)
-                        yield replace(work, train=train, parallel=parallel, memory=changed)
+            for recompute in recomputes:
+                memory: MemoryConfig = replace(work.memory, recompute=recompute)
+                with contextlib.suppress(ConfigError):
+                    check_layout(work.model, train, parallel, memory, work.optim.kind)
+                    yield replace(work, train=train, parallel=parallel, memory=memory)
 
 
 def _products(work: Work, hardware: HardwareConfig, num_devices: int) -> Iterator[ParallelConfig]:
@@ -134,7 +152,7 @@ def _products(work: Work, hardware: HardwareConfig, num_devices: int) -> Iterato
             for pp in divisors(num_devices // tp // cp):
                 if pp > work.model.num_layers:
                     continue
-                for kind, share in _kinds(num_devices // tp // pp, pp, hardware):
+                for kind, share in _kinds(work, num_devices, pp, tp, hardware):
                     for schedule in SCHEDULES if pp > 1 else SCHEDULES[:1]:
                         with contextlib.suppress(ConfigError):
                             yield replace(
@@ -150,17 +168,23 @@ def _products(work: Work, hardware: HardwareConfig, num_devices: int) -> Iterato
                             )
 
 
-def _kinds(replicas: int, pp: int, hardware: HardwareConfig) -> Iterator[tuple[Kind, int]]:
-    if replicas == 1:
-        yield ("none" if pp == 1 else "ddp"), 0
-        return
-    yield "ddp", 0
-    yield "zero1", 0
+def _kinds(
+    work: Work, num_devices: int, pp: int, tp: int, hardware: HardwareConfig
+) -> Iterator[tuple[Kind, int]]:
+    """(kind, dp_shard)."""
+    replicas = num_devices // tp // pp
+    yield ("none" if num_devices == 1 else "ddp"), 0
+    if replicas > 1:
+        yield "zero1", 0
     if pp > 1:
         return
-    yield "zero2", 0
-    yield "fsdp", 0
-    share = hardware.devices_per_node
+    if replicas > 1:
+        yield "zero2", 0
+    # One device too takes weights from main memory by FSDP.
+    if replicas > 1 or work.memory.weights_in == "host":
+        yield "fsdp", 0
+    # Shards within a node, which tensor ranks share with them.
+    share = hardware.devices_per_node // tp
     if 1 < share < replicas and replicas % share == 0:
         yield "hsdp", share
 
@@ -202,6 +226,8 @@ def _difference(best: Candidate, other: Candidate) -> str:
         "idles in the pipeline": other.time.bubble_s - best.time.bubble_s,
         "computes activations again": other.time.recompute_s - best.time.recompute_s,
         "updates more state": other.time.optimizer_s - best.time.optimizer_s,
+        "waits for launches": other.time.host_s - best.time.host_s,
+        "computes": other.time.computed_s - best.time.computed_s,
     }
     name, longer_s = max(parts.items(), key=lambda item: item[1])
     if longer_s <= 0:

@@ -20,8 +20,6 @@ TOKENS_PER_WEIGHT = 20.0
 """The rule of thumb after Hoffmann et al. (2022), table 3."""
 EPOCH_DECAY = 15.39
 """How fast repeated tokens lose their worth (Muennighoff et al., 2023, R*_D)."""
-MAX_EPOCHS = 16
-"""More repetitions hurt instead of merely bringing nothing."""
 
 
 @dataclass(frozen=True)

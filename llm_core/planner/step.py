@@ -25,21 +25,28 @@ from llm_core.planner.activations import (
 )
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.traffic import Pass, Traffic, step_traffic
-from llm_core.planner.weights import Coordinates, block_shapes, held_weights, state_bytes
+from llm_core.planner.weights import (
+    Coordinates,
+    block_shapes,
+    held_weights,
+    shard_ranks,
+    state_bytes,
+)
 from llm_core.training.config import TrainConfig
 
 PASSES = {"eager": 11.7, "triton": 4.0, "compiled": 3.3}
-"""How often what blocks keep is moved in a step: by torch's operations one by one, by kernels of
-our own, by compiled ones. Of one H200."""
+"""How often a step moves what blocks keep: by torch's operations one by one, by our own kernels, by
+compiled ones. Measured on one H200."""
 WEIGHT_BYTES = 18
 """Moved per weight and micro batch: cast to 16 bits, its gradient cast and added up."""
 HOST_S = {"none": 6.2e-3, "every": 7.0e-3, "full": 7.9e-3, "selective": 8.5e-3}
 """Of a block and micro batch: what Python and autograd take to launch it, operation by operation.
-Where the device is faster, as with narrow models, it waits. Of one server with H200."""
+Where the device is faster, as with narrow models, it waits. Measured on one server with H200."""
 FORWARD_SHARE = 0.85
 """Time of a forward pass over half of a backward pass, whose products are less well shaped."""
-ADAM_BYTES = 28
-"""Moved per weight by AdamW in float32: weight, gradient and both moments read, three written."""
+UPDATE_BYTES = 12
+"""Moved per weight by an optimizer: weight and gradient read, the weight written. Its state is read
+and written besides."""
 ZERO1_BUCKET = 1 << 24
 """Numbers that ZeRO-1 gathers at once (llm_core.parallel.zero)."""
 
@@ -64,7 +71,7 @@ class Work:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes of the fullest process, by part, at the moment of most."""
+    """Bytes of the fullest process, by part, at their peak."""
 
     weights: int
     gradients: int
@@ -116,11 +123,13 @@ class TimePlan:
     traffic: tuple[Traffic, ...] = ()
 
     @property
+    def computed_s(self) -> float:
+        return self.products_s + self.attention_s + self.between_s
+
+    @property
     def step_s(self) -> float:
         return (
-            self.products_s
-            + self.attention_s
-            + self.between_s
+            self.computed_s
             + self.recompute_s
             + self.host_s
             + self.optimizer_s
@@ -145,13 +154,10 @@ def _memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryP
         weights = gradients = optimizer = 0
     if work.optim.state_in != "device":
         optimizer = 0
-    activations = activation_bytes(model, train, parallel, memory)
+    activations = activation_bytes(model, train, parallel, memory, at.stage)
     logits = 0
     if at.stage == parallel.pp - 1:
         logits = logits_bytes(model, train, parallel, memory)
-        if parallel.pp > 1 and parallel.pp_schedule in ("1f1b", "zero_bubble"):
-            # The last stage starts backward at once.
-            activations = activations // min(parallel.pp, work.micro_batches)
     logits = max(logits, block_again_bytes(model, train, parallel, memory))
     copies = _copies(work, at)
     allocated = weights + gradients + optimizer + activations + logits + copies
@@ -177,7 +183,10 @@ def _copies(work: Work, at: Coordinates) -> int:
         gather = 4 * min(ZERO1_BUCKET, whole) * 2 if parallel.kind == "zero1" else 0
         return half * products + gather
     number = half or 4
-    gathered = whole if parallel.kind == "zero2" or parallel.pp > 1 else 2 * block + ends
+    if parallel.pp > 1:
+        # Whole for all of a step, as are the gradients that are reduced at its end.
+        return (number + 4) * whole
+    gathered = whole if parallel.kind == "zero2" else 2 * block + ends
     # While a unit is reduced: its gradients as they come, and in float32.
     reduced = max(block, ends) * (number + 4)
     return number * gathered + reduced
@@ -195,6 +204,9 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     blocks_s = 6 * block_weights * tokens / block_rate
     # Half of all pairs of a row, forward and twice backward; kernels of attention reach less.
     pairs = model.num_layers * model.attention_dim * train.seq_len / share
+    if parallel.cp_kind != "ulysses" and not parallel.cp_balanced:
+        # The last slice attends all others: of c slices (2 c - 1) / c times the mean.
+        pairs *= 2 - 1 / parallel.cp
     attention_s = 6 * pairs * tokens / (rate * 0.7)
     number = 4 if train.dtype == "fp32" else 2
     kept = block_numbers(model, train)
@@ -202,7 +214,8 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     if train.kernels != "torch":
         passes = min(passes, PASSES["triton"])
     layers = model.num_layers / parallel.pp
-    moved = passes * (kept.stream + kept.shared / parallel.tp) * number * layers
+    stream = kept.stream / (parallel.tp if parallel.sequence_parallel else 1)
+    moved = passes * (stream + kept.shared / parallel.tp) * number * layers
     loss_moved = (6 if train.compile else 24) * model.vocab_size / parallel.tp
     memory_rate = hardware.memory_gb_s * 1e9 * hardware.memory_share
     between_s = (tokens * (moved + loss_moved) + WEIGHT_BYTES * block_weights) / memory_rate
@@ -221,8 +234,10 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     traffic = tuple(step_traffic(model, train, parallel, hardware, one))
     exposed_s = sum(each.exposed_s for each in traffic)
     states = state_bytes(model, work.optim, parallel)
-    updated = min(states.weights, states.optimizer // 2 or states.weights) / 4
-    optimizer_s = updated * ADAM_BYTES / memory_rate
+    updated = states.weights / 4
+    if parallel.kind == "zero1":
+        updated /= shard_ranks(parallel)
+    optimizer_s = (updated * UPDATE_BYTES + 2 * states.optimizer) / memory_rate
     busy_s = m * (one.forward_s + one.backward_s)
     bubble_frac = bubble_share(parallel, m)
     return TimePlan(
@@ -261,5 +276,7 @@ def bubble_share(parallel: ParallelConfig, micro_batches: int) -> float:
     if schedule == "zero_bubble_v":
         return 0.0 if m >= 2 * p else (p - 1) / (6 * m + p - 1)
     if schedule == "dualpipe_v":
-        return (p / 2 - 1) / (3 * m + p / 2 - 1) if p > 2 else 0.0
+        # (p - 1) (F&B + B - 3 W) of half a rank's layers, as if a pair of passes took as long as
+        # one after another.
+        return (p - 1) / (3 * m + p - 1)
     return (p - 1) / (m + p - 1)

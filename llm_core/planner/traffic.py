@@ -2,10 +2,10 @@
 
 | axis | sent by each process | hidden behind |
 |---|---|---|
-| ddp | gradients, all-reduced, once a step | the backward pass of the last micro batch, but for the last block |
+| ddp | gradients, all-reduced, once a step | the backward pass of the last micro batch, but for the last block; in a pipeline nothing |
 | zero1 | these, and updated weights gathered | gradients as ddp; the weights behind nothing |
-| zero2 | per micro batch: weights in 16 bits gathered, gradients reduce-scattered | backward, but for the gathering |
-| fsdp | per micro batch: weights gathered twice, gradients reduce-scattered | the block before or after, but for the first and the last |
+| zero2 | per micro batch: weights in 16 bits gathered, gradients reduce-scattered | the block before or after, but for the first and the last |
+| fsdp | per micro batch: weights gathered twice, gradients reduce-scattered; in a pipeline both once a step | as zero2; in a pipeline the reduction behind nothing |
 | hsdp | fsdp within dp_shard; shards of gradients all-reduced between the groups, once a step | as fsdp; the rest behind nothing |
 | tp | per block: four gatherings and four sums of the residual stream | nothing, unless tp_overlap |
 | cp | per block: keys and values of other slices, and their gradients | nothing; with ring, attention |
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.config import ParallelConfig
-from llm_core.planner.activations import STREAM_BYTES, tokens_on_a_rank
+from llm_core.planner.activations import PRODUCT_BYTES, STREAM_BYTES, tokens_on_a_rank
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.weights import block_shapes, held_weights, num_replicas, shard_ranks
 from llm_core.training.config import TrainConfig
@@ -138,29 +138,31 @@ def _of_weights(
         elapsed_s = sent / link.bandwidth + layers * 2 * link.start_s
         # The last block's gradients are ready when backward ends.
         last_s = elapsed_s * min(1.0, block / held)
-        exposed_s = max(last_s, elapsed_s - compute.backward_s)
+        hidden_s = compute.backward_s if parallel.pp == 1 else 0.0
+        exposed_s = max(last_s, elapsed_s - hidden_s)
         rows = [Traffic(parallel.kind, sent, elapsed_s, exposed_s, link.across_nodes)]
         if parallel.kind == "zero1":
             sent = part * 4 * held
             elapsed_s = sent / link.bandwidth + link.start_s
             rows.append(Traffic("zero1 weights", sent, elapsed_s, elapsed_s, link.across_nodes))
         return rows
-    # A pipeline gathers once for all micro batches of a step.
+    # A pipeline gathers and reduces once for all micro batches of a step.
     times = 1 if parallel.pp > 1 else m
     again = 0 if parallel.kind == "zero2" or parallel.pp > 1 else 1
     gather_s = part * half * held / link.bandwidth + (layers + 1) * link.start_s
     reduce_s = part * 4 * held / link.bandwidth + (layers + 1) * link.start_s
-    sent = part * held * (times * (1 + again) * half + m * 4)
+    sent = part * held * times * ((1 + again) * half + 4)
     share = block / held
     forward_s = max(gather_s * share, gather_s - compute.forward_s * (1 - share))
     busy_s = again * gather_s + reduce_s
-    backward_s = max(busy_s * share, busy_s - compute.backward_s * (1 - share))
+    hidden_s = compute.backward_s if parallel.pp == 1 else 0.0
+    backward_s = max(busy_s * share, busy_s - hidden_s * (1 - share))
     rows = [
         Traffic(
             parallel.kind,
             sent,
-            times * (1 + again) * gather_s + m * reduce_s,
-            times * forward_s + m * backward_s,
+            times * ((1 + again) * gather_s + reduce_s),
+            times * (forward_s + backward_s),
             link.across_nodes,
         )
     ]
@@ -182,14 +184,15 @@ def _of_context(
 ) -> Traffic:
     link = _Link(hardware, parallel.cp, parallel.cp * parallel.tp)
     tokens, part = tokens_on_a_rank(train, parallel), (parallel.cp - 1) / parallel.cp
-    number = STREAM_BYTES[train.dtype]
+    number = PRODUCT_BYTES[train.dtype]
     keys = 2 * model.num_kv_heads * model.head_dim / parallel.tp
     if parallel.cp_kind == "ulysses":
         # All-to-all of queries, keys, values and outputs, forward and backward.
         sent = 2 * part * tokens * number * (2 * model.attention_dim / parallel.tp + keys)
     else:
-        # Keys and values of all others, and their gradients back.
-        sent = 3 * (parallel.cp - 1) * tokens * number * keys
+        # Keys and values of all others, and their gradients back; a ring sends them again for that.
+        rounds = 3 if parallel.cp_kind == "ring" else 2
+        sent = rounds * (parallel.cp - 1) * tokens * number * keys
     elapsed_s = passes * (sent / link.bandwidth + 3 * link.start_s)
     hidden_s = min(elapsed_s, compute.attention_s) if parallel.cp_kind == "ring" else 0.0
     return Traffic("cp", passes * sent, elapsed_s, elapsed_s - hidden_s, link.across_nodes)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from llm_core.data.config import DataConfig
 from llm_core.model.config import ComputeConfig
 
@@ -41,7 +41,7 @@ class TrainConfig(ComputeConfig):
     keep_best_checkpoint: bool = field(default=False, metadata=NOT_IN_KEY)
     """Also keep the checkpoint of the lowest validation loss; each validation that improves it
     saves one."""
-    keep_models_every: int = 0
+    keep_models_every: int = field(default=0, metadata=IN_KEY_IF_SET)
     """Steps between models that the artifact keeps beside the last one, as Hugging Face folders in
     models/, for evaluate.checkpoints. 0: none."""
     restart: bool = field(default=False, metadata=NOT_IN_KEY)

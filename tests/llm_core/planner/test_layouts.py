@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
+from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
-from llm_core.optim.config import OptimConfig
+from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
+from llm_core.planner.activations import layers_in_flight
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.layouts import Choice, choose_layout, legal_layouts, reasons
 from llm_core.planner.step import Work, bubble_share, plan_time
@@ -42,16 +44,25 @@ def chosen(choice: Choice) -> ParallelConfig:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.sampled_from([1, 2, 3, 8, 12, 64]), st.sampled_from([SMALL, LLAMA_8B]), st.integers(0, 400)
-)
+    st.sampled_from([1, 2, 3, 8, 12, 64]), st.sampled_from([SMALL, LLAMA_8B]), st.booleans(),
+    st.integers(0, 400),
+)  # fmt: skip
 def test_every_layout_can_run_and_keeps_tensor_ranks_in_a_node(
-    num_devices: int, model: ModelConfig, pick: int
+    num_devices: int, model: ModelConfig, compiled: bool, pick: int
 ) -> None:
-    found = list(legal_layouts(work(model, rows=192), H100, num_devices))
+    given = work(model, rows=192)
+    given = replace(given, train=replace(given.train, compile=compiled))
+    found = list(legal_layouts(given, H100, num_devices))
     each = found[pick % len(found)]
     check_run(each.model, each.train, each.parallel, each.memory, each.optim.kind)
     assert each.parallel.num_processes == num_devices
-    assert all(one.parallel.tp <= H100.devices_per_node for one in found)
+    for one in found:
+        assert one.parallel.tp * (one.parallel.dp_shard or 1) <= H100.devices_per_node
+
+
+def test_tensor_ranks_may_be_all_processes() -> None:
+    found = [each.parallel for each in legal_layouts(work(LLAMA_8B), H100, 8)]
+    assert any(parallel.tp == 8 for parallel in found)
 
 
 def test_what_fits_one_device_needs_no_axis_but_data() -> None:
@@ -86,8 +97,13 @@ def test_what_fits_nowhere_is_told_with_ways_out() -> None:
 
 
 def test_devices_that_share_no_batch_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="7 processes.*multiple"):
+    with pytest.raises(ConfigError, match="num_processes=7.*global_batch_sequences .3.*multiple"):
         choose_layout(work(replace(SMALL, num_layers=1), rows=3), H100, 7)
+
+
+def test_one_device_may_keep_its_weights_in_main_memory() -> None:
+    given = replace(work(LLAMA_8B), memory=MemoryConfig(weights_in="host"))
+    assert chosen(choose_layout(given, H100, 1)).kind == "fsdp"
 
 
 @pytest.mark.parametrize(
@@ -99,12 +115,36 @@ def test_devices_that_share_no_batch_are_refused_by_name() -> None:
         ("interleaved", 4, 8, 3 / 19),
         ("zero_bubble_v", 4, 8, 0),
         ("zero_bubble", 4, 8, 3 / 51),
+        ("dualpipe_v", 4, 8, 3 / 27),
     ],
 )
 def test_bubbles_are_those_of_the_papers(schedule: str, stages: int, m: int, share: float) -> None:
     """(p - 1) / (m + p - 1): Huang et al. (2019); / (v m + p - 1): Narayanan et al. (2021)."""
     parallel = layout(stages, "ddp", pp=stages, pp_schedule=schedule)
     assert bubble_share(parallel, m) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "first", "last"),
+    [("gpipe", 8, 8), ("1f1b", 4, 1), ("interleaved", 5.5, 2.5), ("zero_bubble_v", 4, 4)],
+)
+def test_later_ranks_of_a_pipeline_keep_fewer_micro_batches(
+    schedule: str, first: float, last: float
+) -> None:
+    """Of 8, on 4 ranks with 8 layers each (Narayanan et al., 2021, section 2.2)."""
+    parallel = layout(4, "ddp", pp=4, pp_schedule=schedule)
+    kept = [layers_in_flight(LLAMA_8B, parallel, 8, rank) / 8 for rank in (0, 3)]
+    assert kept == [first, last]
+
+
+@pytest.mark.parametrize(("kind", "num_bytes"), [("adamw", 28), ("lion", 20)])
+def test_an_optimizer_moves_weights_gradients_and_its_state(
+    kind: OptimizerKind, num_bytes: int
+) -> None:
+    """Both read, the weight written, and the state read and written."""
+    given = replace(work(SMALL), optim=OptimConfig(lr=1e-4, kind=kind), parallel=layout(1, "none"))
+    moved = num_bytes * SMALL.num_parameters() / (H100.memory_gb_s * 1e9 * H100.memory_share)
+    assert plan_time(given, H100).optimizer_s == pytest.approx(moved)
 
 
 def traffic(parallel: ParallelConfig, hardware: HardwareConfig = H100) -> dict[str, Traffic]:
