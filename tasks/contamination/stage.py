@@ -165,7 +165,7 @@ def _metrics(
     examples: list[dict[str, str]] = []
     for result in results:
         examples += json.loads((result.path / "examples.json").read_text("utf-8"))
-    by_source = sum_counters([result.counters["by_source"] for result in results])
+    by_source = sum_counters(result.counters["by_source"] for result in results)
     return {
         "suites": suites,
         "documents": sum(result.counters["contaminated"] for result in results),
@@ -183,7 +183,7 @@ def _artifact(
     metrics: Mapping[str, Any],
 ) -> Artifact:
     names = ("read", "kept", "dropped", "quarantined")
-    counters = sum_counters([{name: result.counters[name] for name in names} for result in results])
+    counters = sum_counters({name: result.counters[name] for name in names} for result in results)
     check_accounting("contamination", counters)
     if counters["read"] and not counters["kept"]:
         raise StageFailure(

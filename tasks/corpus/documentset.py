@@ -6,7 +6,7 @@ same name with the same rows in the same order. Positions join them; `id` checks
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ def link_sidecars(results: Sequence[PartResult], out_dir: Path) -> None:
         link_file(result.path / SIDECAR_FILE, out_dir / result.name)
 
 
-def sum_counters(counters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def sum_counters(counters: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Add up counts of the same shape, key by key, in a fixed order."""
     total: dict[str, Any] = {}
     for one in counters:

@@ -117,7 +117,7 @@ def write_documents(
     results = run_parts(write_part, parts_of_pass(parts, "write", told), config, out_dir)
     link_sidecars(results, out_dir)
 
-    counters = sum_counters([result.counters for result in results])
+    counters = sum_counters(result.counters for result in results)
     split, dropped = counters.pop("split"), counters.pop("dropped_by_stage")
     kept_until, epoch = counters.pop("kept_until"), counters.pop("epoch")
     split["train"]["families"] = int((~held_out).sum())

@@ -68,7 +68,7 @@ def ingest(out_dir: Path, config: SourceConfig, run_parts: RunParts = serial) ->
     extents = [FileExtent(**result.counters["extent"]) for result in results]
     apart = ("extent", "withdrawn")
     counters = sum_counters(
-        [{k: v for k, v in result.counters.items() if k not in apart} for result in results]
+        {k: v for k, v in result.counters.items() if k not in apart} for result in results
     )
     withdrawn = read_withdrawn(config.remove)
     for result in results:

@@ -89,7 +89,7 @@ def identify_languages(
     ]
     results = run_parts(_identify_part, parts, config, out_dir)
     link_sidecars(results, out_dir)
-    totals = sum_counters([result.counters for result in results])
+    totals = sum_counters(result.counters for result in results)
     read = totals.get("read", 0)
     counters = {"read": read, "kept": read, "dropped": {}, "quarantined": 0}
     check_accounting("language", counters)

@@ -59,7 +59,7 @@ def find_pii(
     results = run_parts(find_part, document_parts(ingest), config, out_dir)
     link_sidecars(results, out_dir)
     _write_spans(results, out_dir / SPANS_FILE)
-    counters = sum_counters([result.counters for result in results])
+    counters = sum_counters(result.counters for result in results)
     national_ids = counters.pop("national_ids")
     metrics = {
         "types": counters.pop("types"),

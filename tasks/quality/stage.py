@@ -92,7 +92,7 @@ def filter_quality(
         )
     results = run_parts(_judge_part, judged, config, out_dir)
     link_sidecars(results, out_dir)
-    totals = sum_counters([result.counters for result in results])
+    totals = sum_counters(result.counters for result in results)
     counters = {name: totals.get(name, 0) for name in ("read", "kept")}
     counters |= {"dropped": totals.get("dropped", {}), "quarantined": 0}
     check_accounting("quality", counters)

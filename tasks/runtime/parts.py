@@ -84,7 +84,12 @@ class PartResult:
 
     name: str
     path: Path
-    counters: Mapping[str, Any]
+
+    @property
+    def counters(self) -> Mapping[str, Any]:
+        """Read whenever they are asked for: those of ten thousand parts fill memory."""
+        counters: Mapping[str, Any] = read_sealed(self.path / PART_FILE)["counters"]
+        return counters
 
 
 ProcessPart = Callable[[Part, Path, Any], Mapping[str, Any]]
@@ -281,13 +286,14 @@ def _finished(
     """The result of a finished part; None where there is none, or a damaged one."""
     try:
         record = read_sealed(directory / PART_FILE)
+        _ = record["counters"]
         damage = next(find_damage(directory, record["files"], check_digests), None)
     except FileNotFoundError:
         damage = f"{PART_FILE} is gone" if directory.exists() else ""
     except (DamagedRecord, KeyError, TypeError) as error:
         damage = f"{PART_FILE} cannot be read ({error})"
     if damage is None:
-        return PartResult(part.name, directory, record["counters"])
+        return PartResult(part.name, directory)
     if damage and say:
         logger.warning(
             "part %s of %s is damaged: %s; rebuilding", part.name, directory.parent, damage

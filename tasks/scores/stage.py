@@ -242,7 +242,7 @@ def _metrics(
         for part, result in zip(scoring, results, strict=True)
     ]
     tallied = run_parts(tally_part, parts, config, out_dir)
-    counts = sum_counters([result.counters for result in tallied])
+    counts = sum_counters(result.counters for result in tallied)
     return {
         name: {
             "kind": "classifier" if name in config.classifiers else "perplexity",

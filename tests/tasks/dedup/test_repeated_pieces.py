@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tasks.dedup import repeated_pieces
 from tasks.dedup.config import CutsConfig, DedupConfig
-from tasks.runtime.parts import Part, PartResult
+from tasks.runtime.artifact import write_sealed
+from tasks.runtime.parts import PART_FILE, Part, PartResult
 from tests.support.data.cut_documents import LINES, PARAGRAPHS, dated, remaining, repetitive_texts
 from tests.support.data.dedup_runs import kept, run, words
 
@@ -152,7 +153,8 @@ def test_memory_is_what_the_filter_or_sorting_needs(
             np.stack([pieces // 10, pieces % 10 * 50, pieces % 10 * 50 + 50], axis=1),
         )
         np.save(folder / "firsts.npy", np.arange(num_documents + 1) * 10)
-        part, made = Part("p", "p", {}), PartResult("p", folder, {"pieces": len(pieces)})
+        write_sealed(folder / PART_FILE, {"counters": {"pieces": len(pieces)}})
+        part, made = Part("p", "p", {}), PartResult("p", folder)
         owners, earlier = [np.arange(num_documents)], np.zeros((0, 2), np.uint64)
         if traced:
             tracemalloc.start()

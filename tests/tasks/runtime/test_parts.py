@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tasks.corpus.documentset import sum_counters
 from tasks.runtime import parts
 from tasks.runtime.code import ROOT
 from tasks.runtime.parts import (
@@ -246,14 +247,16 @@ def test_progress_counts_every_part_once(tmp_path: Path) -> None:
 
 def heavy(part: Part, directory: Path, config: dict) -> dict:
     (directory / "value.bin").write_bytes(bytes(HEAVY_BYTES))
-    return {"n": part.payload["n"]}
+    # As quality counts which rules break together.
+    table = {f"rule {i}": {f"rule {j}": part.payload["n"] for j in range(30)} for i in range(30)}
+    return {"n": part.payload["n"], "table": table}
 
 
 HEAVY_BYTES, KEPT_BYTES = 400_000, 5_000
 
 
 @pytest.mark.parametrize("runner", [serial, PartRunner(make_executor=thread_executor(2))])
-def test_a_stage_of_many_parts_keeps_their_counters_and_nothing_they_held(
+def test_a_stage_of_many_parts_holds_neither_what_they_held_nor_all_they_counted(
     runner: PartRunner, tmp_path: Path
 ) -> None:
     many = [Part(f"p{i}", f"d{i}", {"n": i}) for i in range(300)]
@@ -261,9 +264,11 @@ def test_a_stage_of_many_parts_keeps_their_counters_and_nothing_they_held(
     tracemalloc.start()
     try:
         made = runner(heavy, many, {}, tmp_path / "out")
+        total = sum_counters(one.counters for one in made)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert [one.counters["n"] for one in made] == list(range(300))
+    assert total["n"] == total["table"]["rule 0"]["rule 29"] == sum(range(300))
     # Two workers and the digests of files of either.
     assert peak_bytes < 8 * HEAVY_BYTES + len(many) * KEPT_BYTES
