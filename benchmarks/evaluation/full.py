@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from llm_core.printing import note, show
 from tasks.evaluation.beside import beside_folder
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, SuitesConfig
 from tasks.evaluation.suite_parts import OWN, Judged, score_suites
-from tasks.evaluation.suites import read_suite_file, suite_folders
+from tasks.evaluation.suites import suite_folders
 from tasks.runtime.artifact import write_json
 from tasks.runtime.parts import serial
 
@@ -70,9 +69,7 @@ def score_all(
     SuitesConfig(tuple(folders.values())).load()
     items, elapsed_s, figures = 0, 0.0, {}
     agreements: list[dict[str, Any]] = []
-    harness = None
-    if find_spec("lm_eval") and find_spec("tasks.evaluation.harness"):
-        harness = import_module("tasks.evaluation.harness")
+    has_harness = find_spec("lm_eval") is not None
     for name, folder in sorted(folders.items()):
         config = EvaluateStageConfig(scoring, suites=SuitesConfig((folder,), max_items))
         place = out / name
@@ -91,9 +88,10 @@ def score_all(
             f"{metric} {found['value']:.4f}" for metric, found in suite["metrics"].items()
         )
         show(f"{name:<20}{suite['items']:>7,} items  {shown}")
-        # There, all choices of an item have one prompt.
-        if harness is not None and not read_suite_file(folder).columns.stems:
-            harness.add_harness({name: suite}, judged, config, place)
+        if has_harness:
+            from tasks.evaluation.harness import add_harness
+
+            add_harness({name: suite}, judged, config, place)
             agreements += [suite["lm_eval"]] if "lm_eval" in suite else []
     write_json(out / "suites.json", figures)
     return {

@@ -96,7 +96,8 @@ def _tokens(
         for each in speculate(model, ids, params, limit, draft, ends):
             yield from each.ids
         return
-    engine = Engine(model, EngineConfig.holding([len(ids) + limit]), ends)
+    room = EngineConfig.holding([len(ids) + limit], model.config.common_window)
+    engine = Engine(model, room, ends)
     if limit:
         engine.submit(ids, params, limit)
     while engine.busy:

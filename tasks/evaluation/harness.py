@@ -203,7 +203,8 @@ def add_harness(
     )
     rows = read_table(folder / ROWS_FILE).to_pylist()
     for suite in config.suites.load():
-        if suite.file.kind == "choices":
+        # There, all choices of an item have one prompt.
+        if suite.file.kind == "choices" and not suite.file.columns.stems:
             mine = [r for r in rows if (r["model"], r["suite"]) == (judged.name, suite.name)]
             shots = found[suite.name]["shots"]
             found[suite.name]["lm_eval"] = compare_suite(lm, suite, mine, shots, scoring.seed)
