@@ -35,12 +35,12 @@ SMALL = [
 
 
 def fenced_commands(page: str) -> list[str]:
-    """Every line of every bash block, without its comment."""
+    """Every command of every bash block, without its comment."""
     blocks = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return [
         re.sub(r"\s+#.*", "", line).strip()
         for block in blocks
-        for line in block.splitlines()
+        for line in block.replace("\\\n", " ").splitlines()
         if line.strip()
     ]
 

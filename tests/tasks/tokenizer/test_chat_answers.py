@@ -13,15 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from llm_core.config import ConfigError
 from tasks.tokenizer.chat_template import Answers, ChatTemplate
+from tests.support.chat_conversations import checked, conversation, hostile, loaded, loaded_once
 from tests.support.chat_templates import CHATML, CHATML_MARKED, INSTRUCTIONS, THOUGHTS
 from tests.support.data.foreign_tokenizers import FORMS, publish_tokenizer
-from tests.tasks.tokenizer.test_chat_template import (
-    checked,
-    conversation,
-    hostile,
-    loaded,
-    loaded_once,
-)
 
 
 @pytest.fixture(scope="module", params=FORMS)

@@ -6,42 +6,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from llm_core.config import ConfigError
-from tasks.tokenizer.chat_template import ChatTemplate, load_chat_template
-from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
+from tasks.tokenizer.chat_template import load_chat_template
+from tasks.tokenizer.encoder import load_tokenizer
 from tasks.tokenizer.template_files import NoTemplate
+from tests.support.chat_conversations import checked, conversation, hostile, loaded, loaded_once
 from tests.support.chat_templates import CHATML, INSTRUCTIONS, TIGHT
 from tests.support.data.foreign_tokenizers import CONTROLS, FORMS, publish_tokenizer
-
-checked = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-FRAGMENTS = sorted(
-    {control[:n] for control in CONTROLS for n in range(1, len(control) + 1)}
-    | {control[n:] for control in CONTROLS for n in range(1, len(control))}
-)
-hostile = st.lists(st.sampled_from([*FRAGMENTS, *CONTROLS, " ", "好", "the"]), max_size=6).map(
-    "".join
-)
 
 
 @pytest.fixture(scope="module", params=FORMS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return publish_tokenizer(request.param, tmp_path_factory.mktemp(request.param))
-
-
-def loaded(folder: Path, template: str) -> tuple[ChatTemplate, Tokenizer]:
-    tokenizer = load_tokenizer(folder)
-    return ChatTemplate(template, folder, tokenizer), tokenizer
-
-
-def conversation(*texts: str) -> list[dict[str, str]]:
-    roles = ("user", "assistant")
-    return [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
 
 
 @pytest.mark.parametrize("template", [CHATML, INSTRUCTIONS])
@@ -81,15 +61,6 @@ def test_hostile_text_comes_back_letter_for_letter(folder: Path, text: str) -> N
     chat, tokenizer = loaded_once(folder, CHATML)
     ids = chat.encode(conversation(f"({text})"))
     assert f"({text})" in tokenizer.decode(ids)
-
-
-_LOADED: dict[tuple[Path, str], tuple[ChatTemplate, Tokenizer]] = {}
-
-
-def loaded_once(folder: Path, template: str) -> tuple[ChatTemplate, Tokenizer]:
-    if (folder, template) not in _LOADED:
-        _LOADED[folder, template] = loaded(folder, template)
-    return _LOADED[folder, template]
 
 
 @pytest.mark.parametrize("template", [CHATML, "{{ bos_token }}" + CHATML, INSTRUCTIONS])
