@@ -26,9 +26,9 @@ MIN_LINES = 3
 MIN_LINE_BYTES = 40
 
 _LEADS = tuple(b"#;%\"'!>.")
-NO_COMMENT = (False, int64(0), int64(0), int64(0), int64(0))
+NO_COMMENT = (False, int64(0), int64(-1), int64(0), int64(-1))
 """What is known of comments where a text begins: whether `/*` is open; where the paragraph ends
-whose left side was judged last, and the first byte of the sign that comments it, or 0; the same of
+whose left side was judged last, and the first byte of the sign that comments it, or -1; the same of
 the right side, with the last byte."""
 
 
@@ -71,7 +71,7 @@ def lone_signs(buf, begin, stop, end, classes, folds, comment):  # type: ignore[
     elif lead < 0x80 and lead != 60:  # <!-- stands before what comments the paragraph
         if pos >= left_end:
             is_comment, left_end = _comments_paragraph(buf, line, end, lead)
-            left = lead if is_comment else int64(0)
+            left = lead if is_comment else int64(-1)
         counts = lead == left
     # Between words, dashes, bullets and signs are typography.
     while after < end and (buf[after] == 32 or buf[after] == 9 or buf[after] == 13):
@@ -79,7 +79,7 @@ def lone_signs(buf, begin, stop, end, classes, folds, comment):  # type: ignore[
     if not counts and last < 0x80 and (after == end or buf[after] == 10):
         if pos >= right_end:
             is_side, right_end = _ends_lines(buf, pos, end, last)
-            right = last if is_side else int64(0)
+            right = last if is_side else int64(-1)
         counts = last == right
     value = HASH_SEED
     while pos < stop:

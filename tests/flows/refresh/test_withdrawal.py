@@ -184,7 +184,7 @@ def test_explain_takes_a_file_and_says_what_became_no_document(
 ) -> None:
     odd = nights.folder / "odd.jsonl"
     odd.write_text('{"text": broken\n{"id": "blank", "text": " "}\n{"id": "x", "text": "a b"}\n')
-    (nights.folder / "notes.docx").write_text("?")
+    (nights.folder / "notes.bin").write_text("?")
     nights.refresh("source.max_bad_frac=0.5")
     for name in ("odd.jsonl", str(odd)):
         code, said = explain(nights, capsys, name)
@@ -192,5 +192,5 @@ def test_explain_takes_a_file_and_says_what_became_no_document(
         assert "quarantined   1   broken JSON" in said and "dropped       1   EMPTY" in said
         assert "line 1, byte 0" in said
     assert "every record of it became a document" in explain(nights, capsys, "a1.jsonl")[1]
-    assert "skipped: unsupported format" in explain(nights, capsys, "notes.docx")[1]
+    assert "skipped: unsupported format" in explain(nights, capsys, "notes.bin")[1]
     assert explain(nights, capsys, "xodd.jsonl")[0] == 2, "only whole names"

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.checkpoint.reader import CheckpointError
-from llm_core.config import NOT_IN_KEY
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY
 from llm_core.data.shards import open_shards
 from llm_core.optim.config import OptimConfig
 from llm_core.training.made_with import MadeWith, made_with
@@ -185,6 +185,8 @@ def test_every_setting_that_decides_the_result_is_compared_and_no_other(config: 
                 for name in names
                 if name == f"{group}.{field.name}" or name.startswith(f"{group}.{field.name}.")
             }
-            assert bool(here) == (field.metadata != NOT_IN_KEY), field.name
+            # Some decide it only where they are set, and none is here.
+            decides = field.metadata not in (NOT_IN_KEY, IN_KEY_IF_SET)
+            assert bool(here) == decides, field.name
     assert "train.data.packing" in names and "train.data.prefetch_batches" not in names
     assert not any(name.startswith(("parallel", "memory")) for name in names)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tasks.corpus.documentset import write_table
 from tasks.runtime.artifact import Artifact
@@ -51,3 +52,9 @@ def write_documents(
         }
         write_table(pa.table(columns), folder / f"part-{k:05d}.parquet")
     return Artifact(folder, "documents")
+
+
+def stored(documents: Artifact) -> dict[bytes, dict]:
+    """Rows of documents by id."""
+    rows = [row for file in documents.files("*.parquet") for row in pq.read_table(file).to_pylist()]
+    return {row["id"]: row for row in rows}

@@ -15,7 +15,7 @@ from llm_core.huggingface.export import export_model
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
-from tasks.corpus.documentset import ID, write_table
+from tasks.corpus.documentset import ID, read_table, write_table
 from tasks.runtime.artifact import Artifact
 from tasks.shards.config import ShardsConfig
 from tasks.shards.stage import write_shards
@@ -96,3 +96,10 @@ def save_model(folder: Path, vocab_size: int, weight_scale: float) -> None:
             if parameter.dim() == 2:
                 parameter.mul_(weight_scale)
     export_model(config, model.state_dict(), folder / "model", eos_id=0)
+
+
+def words_of(run: Run, split: str, skip: int, count: int, number: int = -1) -> str:
+    """Words from inside a document of a split."""
+    (file,) = run.documents.files("part-*.parquet")
+    rows = [row for row in read_table(file).to_pylist() if row["split"] == split]
+    return " ".join(rows[number]["text"].split()[skip : skip + count])

@@ -14,10 +14,9 @@ from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, SuitesC
 from tasks.evaluation.stage import evaluate_model
 from tasks.evaluation.suite_results import read_rows, read_suites
 from tasks.runtime.artifact import Artifact
-from tests.support.data.trained_run import Run, save_model
+from tests.support.data.trained_run import Run, save_model, words_of
 from tests.support.data.written_suites import question
 from tests.tasks.evaluation.conftest import Write
-from tests.tasks.evaluation.test_seen_items import words_of
 
 SCORING = EvaluateConfig(bootstrap_samples=200, sample_prompts=(), num_document_prompts=0)
 

@@ -6,23 +6,15 @@ from pathlib import Path
 import pytest
 
 from tasks.contamination.config import ContaminationConfig
-from tasks.corpus.documentset import read_table
 from tasks.evaluation import seen_items as module
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, SuitesConfig
 from tasks.evaluation.seen_items import Seen, seen_items
 from tasks.evaluation.stage import evaluate_model
 from tasks.evaluation.suite_results import for_tracking, read_rows, read_suites
 from tasks.runtime.parts import serial
-from tests.support.data.trained_run import Run
+from tests.support.data.trained_run import Run, words_of
 from tests.support.data.written_suites import question
 from tests.tasks.evaluation.conftest import Write
-
-
-def words_of(run: Run, split: str, skip: int, count: int, number: int = -1) -> str:
-    """Words from inside a document of a split."""
-    (file,) = run.documents.files("part-*.parquet")
-    rows = [row for row in read_table(file).to_pylist() if row["split"] == split]
-    return " ".join(rows[number]["text"].split()[skip : skip + count])
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
 from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.make_artifacts import empty_dir
-from tests.support.data.sample_documents import sample_texts, write_documents
-from tests.tasks.shards.test_shards import stored
+from tests.support.data.sample_documents import sample_texts, stored, write_documents
 
 NUM, HELD_OUT = 200, 10
 

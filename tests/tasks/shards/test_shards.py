@@ -29,7 +29,7 @@ from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import load_tokenizer
 from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.make_artifacts import empty_dir
-from tests.support.data.sample_documents import sample_texts, write_documents
+from tests.support.data.sample_documents import sample_texts, stored, write_documents
 
 TEXTS = [*sample_texts(58, 700), "", "<|endoftext|> stays text"]
 
@@ -52,11 +52,6 @@ def write(
     out_dir.mkdir(parents=True, exist_ok=True)
     write_shards(documents, tokenizer, out_dir, config, run_parts)
     return {path.name: path.read_bytes() for path in sorted(out_dir.iterdir())}
-
-
-def stored(documents: Artifact) -> dict[bytes, dict]:
-    rows = [row for file in documents.files("*.parquet") for row in pq.read_table(file).to_pylist()]
-    return {row["id"]: row for row in rows}
 
 
 @pytest.mark.parametrize("max_shard_tokens", [64, 300, 1 << 26])
