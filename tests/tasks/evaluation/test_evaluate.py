@@ -138,7 +138,7 @@ def test_batch_size_changes_no_figure_beyond_rounding(
 
 
 def test_window_is_the_length_of_training(run: Run, tmp_path: Path) -> None:
-    record = {"config": {"train": {"seq_len": 48}}}
+    record = {"files": {}, "config": {"train": {"seq_len": 48}}}
     trained = dataclasses.replace(run.train, record=run.train.record | record)
     policy = evaluate(dataclasses.replace(run, train=trained), tmp_path / "out").metrics["policy"]
     assert (policy["window_tokens"], policy["context_tokens"]) == (48, 24)
