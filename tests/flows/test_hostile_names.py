@@ -87,6 +87,7 @@ def ran(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[st
     given += [
         "orchestrator=none",
         "tokenizer.vocab_size=300",
+        "quality=gopher_fineweb",
         "quality.by_source={nobody: {}}",
         f"source.exclude={{kind: ['{CSI}{TURNED}']}}",
     ]
