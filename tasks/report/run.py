@@ -91,7 +91,8 @@ class Run:
         """What the intervals of the evaluation are, as far as it says so."""
         policy = self.metrics("evaluate").text("policy", "interval") or ""
         level = re.match(r"\d+(\.\d+)? ?%", policy)
-        return f"{level[0]} interval" if level else "confidence interval"
+        # A line never ends before the sign.
+        return f"{level[0]} interval".replace(" %", "\u00a0%") if level else "confidence interval"
 
     def against_baseline(self, name: str) -> str | None:
         """How the model's bits per byte compare with the `unigram` or `bigram` baseline, beyond the

@@ -9,7 +9,16 @@ from typing import Any
 from tasks.report.charts import Mark, Reference, forest
 from tasks.report.markup import foreign
 from tasks.report.page import Section
-from tasks.report.quantities import NOT_MEASURED, Facts, count, fixed, plural, size, span
+from tasks.report.quantities import (
+    NOT_MEASURED,
+    Facts,
+    count,
+    fixed,
+    plural,
+    significant,
+    size,
+    span,
+)
 from tasks.report.run import Run, interval_text
 from tasks.report.sections.beside import beside_of, curves_of, formats_of
 from tasks.report.sections.suites import suites_of
@@ -98,7 +107,8 @@ def _perplexities(evaluate: Facts) -> list[tuple[str, ...]]:
         value, low, high = Facts(evaluate.group("perplexity", unit)).each("value", "low", "high")
         if value is not None:
             note = evaluate.text("policy", f"{unit} perplexity") or "–"
-            rows.append((unit, foreign(note), fixed(value), span(low, high)))
+            ends = "–" if low is None else f"{significant(low)}–{significant(high)}"
+            rows.append((unit, foreign(note), significant(value), ends))
     return rows
 
 

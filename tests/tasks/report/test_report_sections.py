@@ -52,8 +52,8 @@ def test_suites_show_intervals_chance_and_how_answers_ended(tmp_path: Path) -> N
 
 def test_perplexities_say_what_they_compare_with(tmp_path: Path) -> None:
     text = Page(render(report_artifacts.realistic(tmp_path), tmp_path)).text
-    assert "token compares with models of the same tokenizer 79.341 61.200–103.900" in text
-    assert "byte – 3.218 3.034–3.432" in text
+    assert "token compares with models of the same tokenizer 79.3 61.2–104" in text
+    assert "byte – 3.22 3.03–3.43" in text
 
 
 def test_other_models_stand_beside_the_run_s_own_with_paired_differences(tmp_path: Path) -> None:
