@@ -31,7 +31,7 @@ from tasks.evaluation.beside import (
     score_formats,
 )
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
-from tasks.evaluation.generate import TextStream, answer_limits, generate_texts
+from tasks.evaluation.generate import TextStream, answer_limits, eos_ids, generate_texts
 from tasks.evaluation.held_out import (
     check_round_trip,
     choose_documents,
@@ -102,7 +102,8 @@ def evaluate_model(
         answer_limits(model, codec, prompts, generation.max_new_tokens)
         scored_in = to_scoring_dtype(model, codec, chosen, window, context, scoring)
         scored = score(model, codec, training, chosen, window, context, scoring)
-        samples = write_samples(model, codec, prompts, generation)
+        ends = eos_ids(own.model, model, codec)
+        samples = write_samples(model, codec, prompts, ends, generation)
         compared = {}
         is_same_rule = scoring.windows == "disjoint" and scoring.max_document_tokens is None
         if scoring.backend == "lm_eval" and is_same_rule and alone:
@@ -158,9 +159,11 @@ def write_samples(
     model: Transformer,
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],
+    ends: Sequence[int],
     config: GenerateConfig,
 ) -> list[dict[str, str]]:
-    """Continuations of prompts, all scrubbed. Prompt and text are whole characters."""
+    """Continuations of prompts, all scrubbed. Prompt and text are whole characters. ends: ids that
+    end a text."""
     from tasks.pii.scrub import scrub
 
     answers = generate_texts(
@@ -169,7 +172,8 @@ def write_samples(
         prompts,
         config.sampling(),
         config.max_new_tokens,
-        stop_strings=config.stop,
+        ends,
+        config.stop,
     )
     texts = [TextStream(tokenizer).add(prompt) for prompt in prompts]
     return [

@@ -13,6 +13,7 @@ import pyarrow as pa
 from llm_core.config import ConfigError
 from tasks.corpus.documentset import read_table, write_table
 from tasks.evaluation.config import EvaluateStageConfig
+from tasks.evaluation.generate import eos_ids
 from tasks.evaluation.seen_items import Seen
 from tasks.evaluation.suite_results import ROWS_FILE, describe, figures_of
 from tasks.evaluation.suites import Suite, load_suite, suite_folders
@@ -120,7 +121,9 @@ def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapp
     end = min(given["begin"] + PART_ITEMS, num_scored(suite, config))
     items = suite.items[given["begin"] : end]
     template = chat_template(Path(given["tokenizer"]), tokenizer) if scoring.chat else None
-    rows = score_items(model, tokenizer, suite, items, given["window_tokens"], scoring, template)
+    ends = eos_ids(Path(given["model"]), model, tokenizer)
+    window = given["window_tokens"]
+    rows = score_items(model, tokenizer, suite, items, window, scoring, ends, template)
     write_rows(rows, directory / ROWS_FILE)
     return {"items": len(rows)}
 

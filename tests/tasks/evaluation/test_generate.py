@@ -90,7 +90,7 @@ def test_an_answer_ends_before_a_stop_string_and_no_token_is_written_behind_it(r
     assert cut.text == "".join(pieces) == free.text.partition(stop)[0]
     assert cut.num_tokens < free.num_tokens and not cut.reached_max_seq_len
     (sample,) = generate_texts(
-        model, tokenizer, [tokenizer.encode("a")], GREEDY, 40, stop_strings=[stop]
+        model, tokenizer, [tokenizer.encode("a")], GREEDY, 40, [], stop_strings=[stop]
     )
     assert sample.text == cut.text
 
@@ -132,9 +132,9 @@ def test_a_long_prompt_costs_its_neighbours_nothing(kind: str, run: Run) -> None
     prompts = [
         tokenizer.encode("a b c d e f g h " * 20).tolist()[:length] for length in (90, 3, 60)
     ]
-    together = generate_texts(model, tokenizer, prompts, GREEDY, 40)
+    together = generate_texts(model, tokenizer, prompts, GREEDY, 40, [])
     assert together == [
-        generate_texts(model, tokenizer, [prompt], GREEDY, 40)[0] for prompt in prompts
+        generate_texts(model, tokenizer, [prompt], GREEDY, 40, [])[0] for prompt in prompts
     ]
     assert [made.reached_max_seq_len for made in together] == [True, False, True]
     assert [made.num_tokens for made in together] == [5, 40, 35]
