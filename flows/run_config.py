@@ -182,10 +182,15 @@ class RunConfig:
 
     @property
     def planned(self) -> Work:
-        """What the planner reads; an open size of the vocabulary is that of the tokenizer."""
-        model = self.model
-        if model.vocab_size == 0:
-            model = replace(model, vocab_size=self.tokenizer.vocab_size)
+        """What the planner reads; an open size of the vocabulary is that of the initial model, or
+        of the tokenizer. Raises ConfigError where either cannot be read."""
+        model, start = self.model, self.train.init_from
+        if start is not None:
+            from llm_core.huggingface.export import read_config
+
+            model = replace(model, vocab_size=read_config(start).vocab_size)
+        elif model.vocab_size == 0:
+            model = replace(model, vocab_size=self.tokenizer.num_ids())
         return Work(model, self.optim, self.train, self.parallel, self.memory)
 
     @property
