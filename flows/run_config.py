@@ -144,6 +144,12 @@ class RunConfig:
                 "shards.whole_chain needs dedup.chain; name one, such as dedup=indexed"
                 " dedup.chain=crawl"
             )
+        is_asked = self.evaluate.chat and self.suites.folders
+        if is_asked and self.tokenizer.kind != "import" and not self.tokenizer.chat_template:
+            raise ConfigError(
+                "evaluate.chat (true) needs a chat template, and the tokenizer has none; set"
+                " tokenizer.chat_template, as tokenizer=chat does, or evaluate.chat=false"
+            )
         for place in ("store", "state"):
             _check_outside(self.source, place, getattr(self, place))
         _ = self.train_stage  # its rules hold between groups

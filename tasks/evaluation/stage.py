@@ -45,7 +45,7 @@ from tasks.evaluation.held_out import (
 )
 from tasks.evaluation.models import open_models
 from tasks.evaluation.seen_items import seen_items
-from tasks.evaluation.suite_parts import OWN, Judged, score_suites
+from tasks.evaluation.suite_parts import OWN, Judged, check_templates, score_suites
 from tasks.evaluation.suite_results import for_tracking, over_suites
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
@@ -97,6 +97,9 @@ def evaluate_model(
         own = Judged(OWN, train.path / "model", tokenizer.path, window)
         steps = checkpoints(own, train, scoring)
         other = None if scoring.folder is None else beside_folder(scoring.folder, scoring)
+        judged = [own, *steps, *([] if other is None else [other])]
+        if scoring.chat and config.suites.folders:
+            check_templates(judged)
         prompts = choose_prompts(codec, chosen, scoring)
         # A prompt that does not fit is an error before anything is scored.
         answer_limits(model, codec, prompts, generation.max_new_tokens)
@@ -126,7 +129,6 @@ def evaluate_model(
     if config.suites.folders:
         sought = config.suites.searched(), config.contamination
         seen = seen_items(shards, tokenizer, *sought, out_dir, run_parts)
-        judged = [own, *steps, *([] if other is None else [other])]
         suites = score_suites(judged, seen, config, out_dir, run_parts)
         if scoring.backend == "lm_eval":
             from tasks.evaluation.harness import add_harness

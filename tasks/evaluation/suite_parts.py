@@ -138,8 +138,16 @@ def chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
     except NoTemplate as error:
         raise ConfigError(
             f"evaluate.chat (true) needs a chat template, and {folder} has none; set"
-            " tokenizer.chat_template, or evaluate.chat=false"
+            " tokenizer.chat_template, as tokenizer=chat does, or evaluate.chat=false"
         ) from error
+
+
+def check_templates(models: Sequence[Judged]) -> None:
+    """Raise ConfigError unless all of them can be asked in a chat."""
+    from tasks.tokenizer.encoder import load_tokenizer
+
+    for folder in {judged.tokenizer for judged in models}:
+        chat_template(folder, load_tokenizer(folder))
 
 
 def num_scored(suite: Suite, config: EvaluateStageConfig) -> int:

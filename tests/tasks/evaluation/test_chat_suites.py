@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from flows.compose import compose
 from llm_core.config import ConfigError, build
 from llm_core.huggingface.export import load_model
 from llm_core.infer.choice.sampling import GREEDY
 from llm_core.infer.generation import generate
+from tasks.evaluation import stage
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, SuitesConfig
 from tasks.evaluation.prompts import choose_shots, messages_of
 from tasks.evaluation.suite_parts import OWN, Judged, chat_template, score_suites
@@ -24,6 +26,7 @@ from tasks.evaluation.suites import Suite, load_suite
 from tasks.runtime.parts import serial
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
 from tests.support.chat_templates import CHATML, INSTRUCTIONS
+from tests.support.data.trained_run import Run
 from tests.support.data.written_suites import question, write_suite
 from tests.support.served_models import publish_model
 
@@ -145,10 +148,24 @@ def test_no_item_is_shown_its_own_answer(suite: Suite) -> None:
         assert item.question not in [m["content"] for m in messages_of(suite, item, 4, 3)[:-1]]
 
 
+def test_a_missing_template_is_noticed_before_a_document_is_scored(
+    small_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "score", lambda *_: pytest.fail("a document is scored"))
+    folder = write_suite(tmp_path, "x", [question("0", "Is it odd?", ["yes", "no"], 0)])
+    config = EvaluateStageConfig(EvaluateConfig(chat=True), suites=SuitesConfig((folder,)))
+    parents = small_run.documents, small_run.tokenizer, small_run.shards, small_run.train
+    with pytest.raises(ConfigError, match="needs a chat template"):
+        stage.evaluate_model(*parents, tmp_path, config)
+
+
 def test_a_tokenizer_without_a_template_is_an_error(tmp_path: Path) -> None:
     folder = publish_model(tmp_path / "model")
     tokenizer: Tokenizer = load_tokenizer(folder)
     with pytest.raises(ConfigError, match=r"evaluate\.chat \(true\) needs a chat template"):
         chat_template(folder, tokenizer)
+    with pytest.raises(ConfigError, match=r"evaluate\.chat \(true\).*tokenizer=chat"):
+        compose(["source=sample", "suites=mini", "evaluate.chat=true"])
+    compose(["source=sample", "suites=mini", "evaluate.chat=true", "tokenizer=chat"])
     with pytest.raises(ConfigError, match="compares plain prompts; set chat=false"):
         build(EvaluateConfig, {"backend": "lm_eval", "chat": True})
