@@ -77,7 +77,7 @@ def test_server_waits_until_its_folder_can_be_read_again(tmp_path: Path) -> None
     try:
         loop.replace(tmp_path / "state" / "services.json")  # in one move: it is never missing
         time.sleep(1.0)
-        assert all(map(start_time, pids)), "what cannot be read is no other server"
+        assert all(map(start_time, pids)), "what cannot be read may be its own"
         rmtree(tmp_path / "state")
         wait_for(lambda: not any(map(start_time, pids)), 20, "its end")
     finally:
