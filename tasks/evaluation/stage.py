@@ -19,6 +19,7 @@ the training tokens, and that of the suites.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,13 @@ from tasks.evaluation.held_out import (
 )
 from tasks.evaluation.models import open_models
 from tasks.evaluation.seen_items import seen_items
-from tasks.evaluation.suite_parts import OWN, Judged, check_templates, score_suites
+from tasks.evaluation.suite_parts import (
+    OWN,
+    Judged,
+    check_templates,
+    first_answers,
+    score_suites,
+)
 from tasks.evaluation.suite_results import for_tracking, over_suites
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
@@ -103,7 +110,8 @@ def evaluate_model(
         prompts = choose_prompts(codec, chosen, scoring)
         # A prompt that does not fit is an error before anything is scored.
         answer_limits(model, codec, prompts, generation.max_new_tokens)
-        scored_in = to_scoring_dtype(model, codec, chosen, window, context, scoring)
+        answer = partial(first_answers, own, model, codec, config)
+        scored_in = to_scoring_dtype(model, codec, chosen, window, context, scoring, answer)
         scored = score(model, codec, training, chosen, window, context, scoring)
         ends = eos_ids(own.model, model, codec)
         samples = write_samples(model, codec, prompts, ends, generation)

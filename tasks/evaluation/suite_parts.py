@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PART_ITEMS = 2000
 """Items of a part: some seconds of work on a GPU, beside the time to load a model."""
+COMPARED_ITEMS = 100
+"""Items of a suite that are scored in two types of numbers."""
 OWN = ""
 """The name of the model that a run has trained, in rows."""
 
@@ -126,6 +128,23 @@ def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapp
     rows = score_items(model, tokenizer, suite, items, window, scoring, ends, template)
     write_rows(rows, directory / ROWS_FILE)
     return {"items": len(rows)}
+
+
+def first_answers(
+    judged: Judged, model: Transformer, tokenizer: Tokenizer, config: EvaluateStageConfig
+) -> list[int]:
+    """The choices that a model takes in the first items of each suite of choices."""
+    from tasks.evaluation.suite_scores import score_items
+
+    scoring, found = config.evaluate, []
+    template = chat_template(judged.tokenizer, tokenizer) if scoring.chat else None
+    for suite in config.suites.load():
+        if suite.file.kind == "choices":
+            items = suite.items[: min(COMPARED_ITEMS, num_scored(suite, config))]
+            about = items, judged.window_tokens, scoring, (), template
+            found += score_items(model, tokenizer, suite, *about)
+    logprobs = [[choice["logprob"] for choice in row["choices"]] for row in found]
+    return [each.index(max(each)) for each in logprobs]
 
 
 def chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate:

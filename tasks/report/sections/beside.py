@@ -98,15 +98,17 @@ def curves_of(evaluate: Facts) -> dict[str, Any]:
         bounds = [Series("lower end", lows, "bound"), Series("upper end", highs, "bound")]
         own = Series(metric, [(x, value) for x, value, _, _ in points], dots=True)
         chance = evaluate.number("suites", name, "chance")
-        has_chance = chance is not None and metric.startswith("acc")
+        guessing = []
+        if chance is not None and metric.startswith("acc"):
+            guessing = [Reference("chance", chance)]
         chart = partial(
             lines,
             [one for one in (*bounds, own) if one.points],
             x_label="million tokens",
             y_label="score",
-            references=[Reference("chance", chance)] if has_chance else [],
+            references=guessing,
         )
-        charts.append((f"{name}: {metric}", chart, has_chance))
+        charts.append((f"{name}: {metric}", chart, bool(guessing)))
     return {"charts": charts[:MAX_CURVES], "rows": rows, "left_out": len(charts) - MAX_CURVES}
 
 
