@@ -151,6 +151,8 @@ def _solved(row: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n\n"
 
 
+sentence_pairs = partial(labelled, columns=("sentence1", "sentence2"))
+
 SETS: Mapping[str, Mapping[str, Read]] = {
     "arc_challenge": {
         "items": partial(_question, name="arc_challenge/test_rc_5shot"),
@@ -181,28 +183,14 @@ SETS: Mapping[str, Mapping[str, Read]] = {
     "mbpp": {"items": partial(answers, name="codex_mbpp/gold_bpb_0shot", question="text")},
     "medmcqa": {"items": partial(_question, name="medmcqa/rc_5shot")},
     "mmlu": {"items": subjects},
-    "mrpc": {
-        "items": partial(
-            labelled,
-            folder="glue/mrpc",
-            columns=("sentence1", "sentence2"),
-            names=("no", "yes"),
-        )
-    },
+    "mrpc": {"items": partial(sentence_pairs, folder="glue/mrpc", names=("no", "yes"))},
     "natural_questions": {"items": partial(facts, folder="nq_open/none")},
     "openbookqa": {
         "items": partial(_question, name="openbookqa/test_rc_5shot"),
         "shots": partial(_question, name="openbookqa/rc_0shot"),
     },
     "piqa": {"items": partial(choices, name="piqa/rc_0shot", before="Goal: ", after="\nAnswer:")},
-    "rte": {
-        "items": partial(
-            labelled,
-            folder="glue/rte",
-            columns=("sentence1", "sentence2"),
-            names=("True", "False"),
-        )
-    },
+    "rte": {"items": partial(sentence_pairs, folder="glue/rte", names=("True", "False"))},
     "sciq": {"items": partial(choices, name="sciq/rc_0shot", after="\nAnswer:")},
     "siqa": {"items": partial(_question, name="socialiqa/rc_0shot")},
     "sst2": {

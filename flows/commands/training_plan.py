@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flows.console import table
 from flows.run_config import RunConfig
 from llm_core.config import ConfigError, to_plain
-from llm_core.planner.cost import recomputed_flops_per_token, training_cost
+from llm_core.planner.cost import Cost, recomputed_flops_per_token, training_cost
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.layouts import Candidate, Choice, choose_layout, reasons
 from llm_core.planner.scaling import LAWS, TOKENS_PER_WEIGHT
@@ -99,24 +100,40 @@ def _bars(
     return table((title, name, ""), rows)
 
 
-def _speed_lines(chosen: Candidate, hardware: HardwareConfig) -> str:
-    work, time = chosen.work, chosen.time
+@dataclass(frozen=True)
+class _Speed:
+    """MFU and HFU: of the stated peak, attention by its causal half."""
+
+    tokens_per_s: float
+    mfu: float
+    hfu: float
+    cost: Cost
+
+
+def _speed(chosen: Candidate, hardware: HardwareConfig) -> _Speed:
+    work = chosen.work
     model, train, devices = work.model, work.train, work.parallel.num_processes
-    per_s = train.tokens_per_step / time.step_s
+    per_s = train.tokens_per_step / chosen.time.step_s
     peak = devices * hardware.peak(train.dtype, train.float8)
     flops = model.training_flops_per_token(train.seq_len, causal=True)
     again = recomputed_flops_per_token(model, work.memory, train.seq_len)
     tokens = train.num_steps * train.tokens_per_step
     cost = training_cost(tokens * flops, devices, per_s * flops / devices, hardware)
+    return _Speed(per_s, per_s * flops / peak, per_s * (flops + again) / peak, cost)
+
+
+def _speed_lines(chosen: Candidate, hardware: HardwareConfig) -> str:
+    speed, devices = _speed(chosen, hardware), chosen.work.parallel.num_processes
+    cost = speed.cost
     money = f", {cost.money:,.0f} $ ({hardware.price_source})" if cost.money else ""
     energy = f", {cost.energy_kwh:,.0f} kWh" if cost.energy_kwh else ""
-    utilisation = f"MFU {per_s * flops / peak:.1%}"
-    if again:
-        utilisation += f", HFU {per_s * (flops + again) / peak:.1%}"
+    utilisation = f"MFU {speed.mfu:.1%}"
+    if speed.hfu > speed.mfu:
+        utilisation += f", HFU {speed.hfu:.1%}"
     return "\n".join(
         [
-            f"{per_s:,.0f} tokens/s, {per_s / devices:,.0f} a device; {utilisation} of the stated"
-            " peak, attention by its causal half",
+            f"{speed.tokens_per_s:,.0f} tokens/s, {speed.tokens_per_s / devices:,.0f} a device;"
+            f" {utilisation} of the stated peak, attention by its causal half",
             f"{cost.flops:.3g} FLOP: {cost.days:,.2f} days, {cost.device_hours:,.0f} device"
             f" hours{money}{energy}",
         ]
@@ -174,6 +191,7 @@ def _plain(chosen: Candidate, choice: Choice | None, hardware: HardwareConfig) -
             "micro_batch_sequences": each.work.train.micro_batch_sequences,
             "memory": to_plain(memory) | {"total": memory.total},
             "time": to_plain(each.time) | {"step_s": each.time.step_s},
+            "speed": to_plain(_speed(each, hardware)),
             "fits": memory.total <= hardware.memory_gb * 1e9,
         }
 

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from llm_core.compat import all_gather_single
 from llm_core.optim.pieces import Piece
+from llm_core.parallel.cuts import cut_dim, part_of
 from llm_core.parallel.layout import Layout
-from llm_core.parallel.tensor import TensorShards, cut_dim, part_of
+from llm_core.parallel.tensor import TensorShards
 from llm_core.parallel.zero import rows_of
 
 

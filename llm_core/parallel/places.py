@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from llm_core.compat import StridedShard, dtensor_of
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer, global_name
+from llm_core.parallel.cuts import cut_dim
 from llm_core.parallel.layout import Layout
-from llm_core.parallel.tensor import cut_dim
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
 """Shares each layer among processes: each holds some heads, some channels of the feed-forward, some
 of the vocabulary.
 
-| weight | cut along | then |
-|---|---|---|
-| attention.qkv, ffn.gate_up, ffn.up, head | rows (outputs) | each computes its heads, channels or logits from all tokens |
-| attention.out, ffn.down | columns (inputs) | outputs are summed over processes |
-| embedding | rows (ids) | ids of others give zeros; outputs are summed |
-| norms, positions, biases of sums | whole | |
+| weight (llm_core.parallel.cuts) | then |
+|---|---|
+| cut by rows | each computes its heads, channels or logits from all tokens |
+| cut by columns, and the embedding, where ids of others give zeros | outputs are summed over processes |
 
 (Shoeybi et al. 2019.) With `sequence` the residual stream between these is cut along tokens: sums
 leave each process its own tokens, and the next projection gathers them (Korthikanti et al. 2022);
@@ -33,26 +31,14 @@ from torch.nn import functional as F
 from llm_core.model.loss import CrossEntropy
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.collectives import gather, scatter_sum, share, total
+from llm_core.parallel.cuts import cut_dim, part_of
 from llm_core.parallel.overlap import Overlap
 from llm_core.parallel.vocabulary import embed, token_losses
 
 # B rows · T tokens · D model width · n processes
 
-ROWS = re.compile(r"attention\.qkv\.|ffn\.(gate_up|up)\.|^head\.|^embedding\.")
-COLUMNS = re.compile(r"(attention\.out|ffn\.down)\.weight$")
 PER_HEAD = re.compile(r"attention\.[qk]_norm\.")
 """Whole weights that each process uses on its own heads alone."""
-
-
-def cut_dim(name: str) -> int | None:
-    """The dim along which processes share the weight of this name; None: each has it whole."""
-    return 0 if ROWS.search(name) else 1 if COLUMNS.search(name) else None
-
-
-def part_of(length: int, rank: int, size: int) -> range:
-    """The run of a dim that belongs to a process: equal runs, of which the last may be short."""
-    each = -(-length // size)
-    return range(min(rank * each, length), min((rank + 1) * each, length))
 
 
 @dataclass(frozen=True, eq=False)

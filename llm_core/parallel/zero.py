@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llm_core.compat import all_gather_single
 from llm_core.parallel.buckets import split_buckets
-from llm_core.parallel.tensor import part_of
+from llm_core.parallel.cuts import part_of
 
 BUCKET = 1 << 24
 """Elements of weights gathered at once: enough that sending takes the time, not starting to."""

@@ -1,15 +1,15 @@
 """Predicts what a training step needs of a device: memory by part, and time by part.
 
-Products take their FLOPs over the share of the stated peak that large ones reach, with whole tiles
-counted; what lies between them takes the bytes it moves. A pipeline of p ranks and m micro batches
-idles (p - 1) / (m + p - 1) of a step (GPipe, Huang et al., 2019). What is sent is in
+Products take their FLOPs over the share of the stated peak that large ones reach; what lies between
+them takes the bytes that it moves over a share of the bandwidth. A pipeline of p ranks and m micro
+batches idles (p - 1) / (m + p - 1) of a step (GPipe, Huang et al., 2019). What is sent is in
 `llm_core.planner.traffic`. Standard library only.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
@@ -91,15 +91,7 @@ class MemoryPlan:
 
     @property
     def total(self) -> int:
-        return (
-            self.weights
-            + self.gradients
-            + self.optimizer
-            + self.activations
-            + self.logits
-            + self.copies
-            + self.allowance
-        )
+        return sum(astuple(self))
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
+from llm_core.parallel.cuts import cut_dim, part_of
 
 Shape = tuple[int, ...]
 
-ROWS = re.compile(r"attention\.qkv\.|ffn\.(gate_up|up)\.|^head\.|^embedding\.")
-COLUMNS = re.compile(r"(attention\.out|ffn\.down)\.weight$")
 _OUTSIDE = re.compile(r"(embedding|positions|norm|head)\.")
 MASTER_BYTES = 4
 """Weights and gradient sums are float32 in every format."""
@@ -122,17 +121,11 @@ def held_weights(
 
 
 def _tensor_part(name: str, shape: Shape, rank: int, size: int) -> Shape:
-    if ROWS.search(name):
-        return (_part(shape[0], rank, size), *shape[1:])
-    if COLUMNS.search(name):
-        return (shape[0], _part(shape[1], rank, size))
-    return shape
-
-
-def _part(length: int, rank: int, size: int) -> int:
-    """Of a dim: equal runs, of which the last may be short or empty."""
-    each = -(-length // size)
-    return max(0, min((rank + 1) * each, length) - rank * each)
+    cut = cut_dim(name)
+    return tuple(
+        len(part_of(length, rank, size)) if dim == cut else length
+        for dim, length in enumerate(shape)
+    )
 
 
 def num_replicas(parallel: ParallelConfig) -> int:
@@ -156,7 +149,7 @@ def state_bytes(
     """Of one process, exact to the byte."""
     held, size = held_weights(model, parallel, at), shard_ranks(parallel)
     mine = [
-        replace(each, shape=(_part(each.shape[0], at.replica % size, size), *each.shape[1:]))
+        replace(each, shape=(len(part_of(each.shape[0], at.replica % size, size)), *each.shape[1:]))
         for each in held
     ]
     kept = sum(each.numel for each in (mine if parallel.shards_weights else held))

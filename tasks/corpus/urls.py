@@ -1,10 +1,10 @@
 """Normalises URLs, and gives a 128-bit key to those of one page.
 
 Of RFC 3986, section 6.2.2 and 6.2.3: scheme and host in lower case, the default port dropped,
-escapes in upper case and undone for unreserved characters, an empty path is `/`. Beyond it: the
-fragment goes (it never reaches a server), and so do parameters that are named as tracking ones; the
-others stay in their order, for a server may care. http and https stay apart, and so do `www.` and
-the bare host.
+escapes in upper case and undone for unreserved characters, an empty path is `/`. Beyond it: white
+space is escaped; the fragment goes (it never reaches a server), and so do parameters that are named
+as tracking ones; the others stay in their order, for a server may care. http and https stay apart,
+and so do `www.` and the bare host.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ftp": 21}
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_SPACE = re.compile(r"\s")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -58,10 +59,11 @@ def _is_tracking(name: str, tracking_parameters: Sequence[str]) -> bool:
 
 
 def normal_escapes(text: str) -> str:
-    """Escapes in upper case, and undone for unreserved characters."""
+    """Escapes in upper case, and undone for unreserved characters. White space is escaped: at the
+    end of a path or query it would be lost when the result is read again."""
 
     def normal(match: re.Match[str]) -> str:
         char = chr(int(match[1], 16))
         return char if char in _UNRESERVED else match[0].upper()
 
-    return _ESCAPE.sub(normal, text)
+    return _ESCAPE.sub(normal, _SPACE.sub(lambda match: quote(match[0]), text))

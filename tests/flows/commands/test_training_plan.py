@@ -11,6 +11,7 @@ from flows.cli import main
 from flows.compose import compose
 from flows.conf_files import choices
 from llm_core.config import ConfigError
+from llm_core.profiling import roofline
 from tasks.tokenizer.encoder import load_tokenizer
 from tests.support.served_models import publish_model
 
@@ -31,6 +32,9 @@ def test_a_plan_names_memory_time_and_cost(capsys: pytest.CaptureFixture[str]) -
     for part in ("8.030 B weights", "optimizer state", "matrix products", "MFU", "device hours"):
         assert part in shown
     assert values["weights"] == 8030261248
+    speed = values["speed"]
+    hours = speed["cost"]["device_hours"]  # type: ignore[index]
+    assert speed["cost"]["money"] == pytest.approx(2.69 * hours)  # type: ignore[index]
     assert sum(v for k, v in values["memory"].items() if k != "total") == values["memory"]["total"]  # type: ignore[attr-defined, index]
 
 
@@ -73,6 +77,13 @@ def test_a_layout_that_is_too_large_is_said_to_lack_memory(
 def test_choosing_needs_devices_to_choose_for() -> None:
     with pytest.raises(ConfigError, match="hardware=h100"):
         compose(["source=sample", "parallel=auto"])
+
+
+def test_peaks_are_those_that_a_card_of_the_name_is_known_by() -> None:
+    for name, card in (("h100", "H100"), ("h200", "H200"), ("b200", "B200"), ("a100", "A100")):
+        hardware = compose(["source=sample", f"hardware={name}"]).hardware
+        assert hardware.tflops * 1e12 == roofline.BF16_FLOPS[card]
+        assert hardware.memory_gb_s * 1e9 == roofline.BYTES_PER_S[card]
 
 
 @pytest.mark.parametrize("name", [name for name in choices("hardware") if name != "none"])

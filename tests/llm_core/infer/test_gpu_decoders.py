@@ -12,9 +12,9 @@ from llm_core.infer.decoders import Decoder, DecodeRows, FusedDecoder, ModelDeco
 from llm_core.infer.engine import Engine, EngineConfig
 from llm_core.infer.few_tokens import FewTokens, Part
 from llm_core.model.config import ModelConfig
-from llm_core.model.transformer import Transformer
 from llm_core.quantize.formats import Format
 from llm_core.quantize.model import round_model
+from tests.support.engine.small_model import make_wide_model
 
 pytestmark = pytest.mark.gpu
 
@@ -29,18 +29,6 @@ WIDE = dataclasses.replace(LLAMA, ffn_dim=7744)
 CONFIGS = {"llama": LLAMA, "qwen2": QWEN2, "qwen3": QWEN3, "wide": WIDE}
 
 
-def make_model(config: ModelConfig) -> Transformer:
-    torch.manual_seed(0)
-    model = Transformer(config).cuda().bfloat16().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 2:
-                parameter.normal_(0, 0.05)
-            else:
-                parameter.uniform_(0.5, 1.5)
-    return model
-
-
 @pytest.mark.parametrize("format", [None, "int8", "int4"])
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("rows", [1, 2, 4, 8, 16])
@@ -50,7 +38,7 @@ def test_logits_follow_those_of_whole_sequences(
     config = CONFIGS[name]
     if format == "int4":  # scales are copied by fours
         config = dataclasses.replace(config, ffn_dim=config.ffn_dim // 256 * 256 + 256)
-    model = make_model(config)
+    model = make_wide_model(config, "cuda")
     if format is not None:
         model = round_model(model, format)
     lengths = [37, 100, 5, 200, *range(16, 28)][:rows]
@@ -86,7 +74,7 @@ def test_captured_passes_of_few_tokens_store_and_tell_what_whole_sequences_give(
     name: str, window: int
 ) -> None:
     config = dataclasses.replace(CONFIGS[name], window=window)
-    model = make_model(config)
+    model = make_wide_model(config, "cuda")
     olds, news = [37, 0, 200, 64], [20, 9, 1, 30]
     tables = [[row * 14 + i for i in range(14)] for row in range(4)]
     caches = [PagedCache(config, 57, 16, torch.bfloat16, "cuda") for _ in range(2)]
@@ -126,7 +114,7 @@ def test_captured_passes_of_few_tokens_store_and_tell_what_whole_sequences_give(
 
 
 def test_nothing_is_captured_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_model(LLAMA)
+    model = make_wide_model(LLAMA, "cuda")
     engine = Engine(model, EngineConfig(cache_tokens=4096, max_running=9), eos_ids=[])
     engine.warm_up()
     monkeypatch.setattr(torch.cuda, "CUDAGraph", pytest.fail)
@@ -139,7 +127,7 @@ def test_nothing_is_captured_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("num_requests", [1, 3, 9])
 def test_an_engine_writes_the_same_answers_in_bursts_of_any_size(num_requests: int) -> None:
-    model = make_model(LLAMA)
+    model = make_wide_model(LLAMA, "cuda")
     params = SamplingParams(temperature=0.8, top_k=50, seed=2)
     found = []
     for burst_tokens in (1, 5):
@@ -156,7 +144,7 @@ def test_an_engine_writes_the_same_answers_in_bursts_of_any_size(num_requests: i
 
 @pytest.mark.parametrize("num_requests", [1, 9])
 def test_greedy_answers_do_not_depend_on_the_seed(num_requests: int) -> None:
-    model = make_model(LLAMA)
+    model = make_wide_model(LLAMA, "cuda")
     found = []
     for seed in (1, 2):
         engine = Engine(model, EngineConfig(cache_tokens=4096), eos_ids=[])

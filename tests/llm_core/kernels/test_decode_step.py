@@ -14,6 +14,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 from llm_core.quantize.formats import Format, restore
 from llm_core.quantize.model import round_model, rounded_weights
+from tests.support.engine.small_model import make_wide_model
 from tests.support.lanes import can_run, decode_on_cpu
 
 pytestmark = pytest.mark.skipif(not can_run, reason="needs g++ and a processor of x86-64")
@@ -34,21 +35,9 @@ CONFIGS = {
 }
 
 
-def make_model(config: ModelConfig) -> Transformer:
-    torch.manual_seed(0)
-    model = Transformer(config).bfloat16().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 2:
-                parameter.normal_(0, 0.05)
-            else:
-                parameter.uniform_(0.5, 1.5)
-    return model
-
-
 def restored(model: Transformer) -> Transformer:
     """A model with the weights of a rounded one as they are multiplied on a GPU."""
-    plain = make_model(model.config)
+    plain = make_wide_model(model.config)
     weights = dict(plain.named_parameters())
     with torch.no_grad():
         for name, rounded in rounded_weights(model).items():
@@ -78,7 +67,7 @@ def test_two_steps_give_the_logits_of_whole_sequences(
     tmp_path: Path,
 ) -> None:
     config = CONFIGS[name]
-    model = reference = make_model(config)
+    model = reference = make_wide_model(config)
     if format is not None:
         model = round_model(model, format)
         reference = restored(model)

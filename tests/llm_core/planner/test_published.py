@@ -11,7 +11,7 @@ from llm_core.model.config import ComputeConfig, ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.planner.activations import block_numbers
 from llm_core.planner.cost import recomputed_flops_per_token, training_cost
-from llm_core.planner.scaling import LAWS, worth_of_epochs
+from llm_core.planner.scaling import LAWS
 from llm_core.planner.weights import state_bytes
 from tests.support.distributed.cases import layout
 
@@ -179,7 +179,6 @@ def test_chinchillas_table_costs_six_operations_per_weight_and_token(
         ("hoffmann", 1e20, 40.1),
         ("besiroglu", 5.76e23, 18.4),
         ("besiroglu", 1e20, 22.9),
-        ("muennighoff", 1e20, 19.5),
     ],
 )
 def test_tokens_per_weight_of_each_fit(law: str, flops: float, per_weight: float) -> None:
@@ -187,22 +186,3 @@ def test_tokens_per_weight_of_each_fit(law: str, flops: float, per_weight: float
     assert fit.best_tokens(flops) / fit.best_weights(flops) == pytest.approx(per_weight, rel=0.01)
     size = fit.best_weights(flops)
     assert fit.tokens_for(size) == pytest.approx(fit.best_tokens(flops), rel=1e-6)
-
-
-def test_a_model_that_is_much_used_is_smaller_and_trained_longer() -> None:
-    """Sardana et al. (2024): the loss of 13 B weights trained as Chinchilla's, 2 T tokens of use:
-    7 B weights, 17 % less work in all."""
-    law = LAWS["sardana"]
-    size, tokens = law.weights_with_use(13e9, law.tokens_for(13e9), 2e12)
-    assert size == pytest.approx(7.0e9, rel=0.02)
-    assert tokens == pytest.approx(1.24e12, rel=0.03)
-    plain = 6 * 13e9 * law.tokens_for(13e9) + 2 * 13e9 * 2e12
-    assert 1 - (6 * size * tokens + 2 * size * 2e12) / plain == pytest.approx(0.174, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("epochs", "worth"), [(1, 1.0), (2, 1.97), (4, 3.73), (8, 6.62), (16, 10.6)]
-)
-def test_repeated_tokens_lose_their_worth(epochs: int, worth: float) -> None:
-    """Muennighoff et al. (2023), equation 5."""
-    assert worth_of_epochs(1e9, epochs * 1e9) / 1e9 == pytest.approx(worth, rel=0.01)

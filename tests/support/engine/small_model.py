@@ -36,6 +36,19 @@ def make_model(
     return model.to(dtype).eval()
 
 
+def make_wide_model(config: ModelConfig, device: str = "cpu") -> Transformer:
+    """Of any shape, in bfloat16, with weights so large that each shows in the logits."""
+    torch.manual_seed(0)
+    model = Transformer(config).to(device).bfloat16().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(0, 0.05)
+            else:
+                parameter.uniform_(0.5, 1.5)
+    return model
+
+
 def random_ids(count: int, seed: int, vocab_size: int = 61) -> list[int]:
     return torch.randint(
         0, vocab_size, (count,), generator=torch.Generator().manual_seed(seed)

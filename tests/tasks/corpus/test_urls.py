@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks.corpus.urls import normalise_url, url_keys
@@ -78,6 +78,8 @@ def test_what_is_no_url_is_like_nothing(url: str) -> None:
         r"https?://[a-zA-Z.%]{1,9}(:\d{1,5})?(/[a-z%0-9A-F]{0,6}){0,3}(\?[a-z&=%]{0,9})?(#.)?"
     )
 )
+@example("A://0/ #")
+@example("http://a/b ?utm_source=1")
 def test_the_normal_form_is_its_own_normal_form(url: str) -> None:
     normal = normalise_url(url, TRACKING)
     if normal is not None:
