@@ -20,6 +20,7 @@ from llm_core.model.transformer import Transformer
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
 from tasks.evaluation.generate import Answer, begin, generate_text, generate_texts
 from tasks.evaluation.stage import evaluate_model
+from tasks.runtime.artifact import Artifact
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
 from tasks.tokenizer.stage import train_tokenizer
@@ -197,6 +198,16 @@ def test_an_answer_ends_at_any_id_that_the_folder_names(run: Run, tmp_path: Path
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
         made = generate_text(folder, run.tokenizer.path, "The ", GREEDY, 20)
         assert made.num_tokens == count
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [ids[3]]}))
+    config = EvaluateStageConfig(
+        EvaluateConfig(max_documents=2, bootstrap_samples=100, num_document_prompts=0),
+        GenerateConfig(max_new_tokens=20, temperature=0.0),
+    )
+    (out := tmp_path / "out").mkdir()
+    parents = run.documents, run.tokenizer, run.shards, Artifact(tmp_path, "train")
+    (sample,) = evaluate_model(*parents, out, config).metrics["samples"]
+    assert sample["text"] == generate_text(folder, run.tokenizer.path, "The ", GREEDY, 20).text
+    assert sample["text"] != free.text
     (folder / "generation_config.json").write_text('{"eos_token_id": [1, -1]}')
     with pytest.raises(ConfigError, match=r"eos_token_id \(\[1, -1\]\) must be an id from 0"):
         generate_text(folder, run.tokenizer.path, "The ", GREEDY, 20)
