@@ -144,6 +144,12 @@ class RunConfig:
                 "shards.whole_chain needs dedup.chain; name one, such as dedup=indexed"
                 " dedup.chain=crawl"
             )
+        is_asked = self.evaluate.chat and self.suites.folders
+        if is_asked and self.tokenizer.kind != "import" and not self.tokenizer.chat_template:
+            raise ConfigError(
+                "evaluate.chat (true) needs a chat template, and the tokenizer has none; set"
+                " tokenizer.chat_template, as tokenizer=chat does, or evaluate.chat=false"
+            )
         for place in ("store", "state"):
             _check_outside(self.source, place, getattr(self, place))
         _ = self.train_stage  # its rules hold between groups
@@ -182,10 +188,15 @@ class RunConfig:
 
     @property
     def planned(self) -> Work:
-        """What the planner reads; an open size of the vocabulary is that of the tokenizer."""
-        model = self.model
-        if model.vocab_size == 0:
-            model = replace(model, vocab_size=self.tokenizer.vocab_size)
+        """What the planner reads; an open size of the vocabulary is that of the initial model, or
+        of the tokenizer. Raises ConfigError where either cannot be read."""
+        model, start = self.model, self.train.init_from
+        if start is not None:
+            from llm_core.huggingface.export import read_config
+
+            model = replace(model, vocab_size=read_config(start).vocab_size)
+        elif model.vocab_size == 0:
+            model = replace(model, vocab_size=self.tokenizer.num_ids())
         return Work(model, self.optim, self.train, self.parallel, self.memory)
 
     @property

@@ -61,9 +61,23 @@ def test_the_wheel_holds_all_that_the_clone_runs_with(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
     wanted = [f for f in tracked if f.startswith(("flows/", "tasks/", "llm_core/", "conf/"))]
-    wanted += [f for f in tracked if f.startswith("data/suites/")]
-    wanted += ["prefect.yaml", "data/sample/sample.jsonl", "data/sample/LICENSES.md"]
+    texts = [(ROOT / file).read_text("utf-8") for file in wanted if file.startswith("conf/")]
+    named = {name for text in texts for name in re.findall(r"\$\{tree:([\w./-]+)\}", text)}
+    assert "data/suites_full" in named
+    for name in named:
+        inside = [f for f in tracked if f == name or f.startswith(f"{name}/")]
+        assert inside, name
+        wanted += inside
+    wanted += ["prefect.yaml", "data/sample/LICENSES.md"]
     assert not [file for file in wanted if f"textmill/tree/{file}" not in held]
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_no_records_that_were_downloaded(wheel: Path) -> None:
+    held = zipfile.ZipFile(wheel).namelist()
+    tracked = subprocess.check_output(["git", "ls-files", "data"], cwd=ROOT, text=True).split()
+    data = {name.removeprefix("textmill/tree/") for name in held if "/tree/data/" in name}
+    assert data and data <= set(tracked)
 
 
 @pytest.mark.slow

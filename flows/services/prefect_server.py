@@ -47,8 +47,8 @@ def _end_with_state(state: Path) -> None:
     """End this server when it is not that of its state folder any more; nobody else would."""
     while True:
         time.sleep(EVERY_S)
-        # One that cannot be read may be readable again; whoever changes it says what is wrong.
-        with contextlib.suppress(ServiceError):
+        # What cannot be read now may be readable again; whoever changes it says what is wrong.
+        with contextlib.suppress(OSError, ServiceError):
             end_if_dropped(state, "server", 0.0)
 
 

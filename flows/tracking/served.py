@@ -24,11 +24,13 @@ class TextModel(PythonModel):  # type: ignore[misc]
 
         use()
         from llm_core.huggingface.export import load_model
+        from tasks.evaluation.generate import eos_ids
         from tasks.tokenizer.encoder import load_tokenizer
 
         # Models beyond `tracking.max_model_bytes` stay in the store.
         folder = Path(context.artifacts.get("model") or context.model_config["folder"])
         self._model, self._tokenizer = load_model(folder), load_tokenizer(folder)
+        self._ends = eos_ids(folder, self._model, self._tokenizer)
 
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
         """The texts that follow the prompts of a table."""
@@ -41,9 +43,8 @@ class TextModel(PythonModel):  # type: ignore[misc]
         model, sampling = self._model.to(choose_device(device)), SamplingParams(**given)
         ids = [self._tokenizer.encode(prompt).tolist() for prompt in model_input["prompt"]]
         # One by one: the random stream of a prompt depends on its number.
-        return [
-            generate_texts(model, self._tokenizer, [one], sampling, most)[0].text for one in ids
-        ]
+        about = sampling, most, self._ends
+        return [generate_texts(model, self._tokenizer, [one], *about)[0].text for one in ids]
 
 
 set_model(TextModel())

@@ -21,7 +21,7 @@ WHOLE = ""
 """The group of a cut that holds for all documents."""
 
 BUCKETS, NO_BUCKET = ("head", "middle", "tail"), "(none)"
-"""What two cuts part documents into, best first, and what documents without the score are in."""
+"""What two cuts split documents into, best first, and what documents without the score are in."""
 
 
 def cut_keeping(values: np.ndarray, keep_frac: float, best: Best) -> float | None:

@@ -107,7 +107,10 @@ def score_folder(
     texts = [tokenizer.decode_bytes(t[t != eos]) for t in tokens]
     own = [codec.encode(text.decode("utf-8", "replace")).astype(np.int64) for text in texts]
     changed = sum(codec.decode_bytes(ids) != text for ids, text in zip(own, texts, strict=True))
-    found: dict[str, Any] = {"name": other.model.name, "window_tokens": other.window_tokens}
+    found: dict[str, Any] = {
+        "name": other.model.resolve().name,
+        "window_tokens": other.window_tokens,
+    }
     if changed:
         return found | {"no_bits": f"its tokens do not give {changed} of {len(texts)} texts back"}
     device = choose_device(config.device)

@@ -74,7 +74,8 @@ class EvaluateConfig:
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
     """Where the model runs. auto: on a GPU where there is one."""
     tensor_parallel: int = field(default=1, metadata=NOT_IN_KEY)
-    """Processes that share each layer of the model, on a GPU each where there are GPUs."""
+    """Processes that share each layer of the model, on a GPU each where there are GPUs. Suites,
+    and the models of folder, checkpoints and formats, are scored without them."""
     data_parallel: int = field(default=1, metadata=NOT_IN_KEY)
     """Processes that each hold the whole model, on a GPU each where there are GPUs, and share the
     documents and prompts."""

@@ -110,10 +110,12 @@ def generate_texts(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
     max_new_tokens: int,
+    ends: Sequence[int],
     stop_strings: Sequence[str] = (),
 ) -> list[Answer]:
     """The continuations of encoded prompts; the random stream of a prompt depends on the seed and
-    its number. stop_strings: where the text of an answer is cut; tokens after the cut are counted.
+    its number. ends: ids that end an answer (`eos_ids`). stop_strings: where the text of an answer
+    is cut; tokens after the cut are counted.
 
     Raises ConfigError where a prompt leaves no room for an answer.
     """
@@ -123,7 +125,7 @@ def generate_texts(
     begun = [begin(tokenizer, prompt) for prompt in prompts]
     answers = []
     for prompt, ids, limit in zip(
-        prompts, generate(model, begun, params, limits, [tokenizer.eos_id]), limits, strict=True
+        prompts, generate(model, begun, params, limits, ends), limits, strict=True
     ):
         stream = TextStream(tokenizer, prompt, stop_strings)
         text = stream.add(ids) + stream.end()

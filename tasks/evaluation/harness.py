@@ -95,7 +95,9 @@ def harness_model(
             room = window_tokens - limit - len(tokenizer.start_ids)
             ids = tokenizer.encode(context).tolist()[-room:]
             stop = [until] if isinstance(until, str) else until
-            (answer,) = generate_texts(model, tokenizer, [ids], GREEDY, limit, stop)
+            (answer,) = generate_texts(
+                model, tokenizer, [ids], GREEDY, limit, [tokenizer.eos_id], stop
+            )
             return answer.text
 
     return OwnModel()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -176,10 +176,12 @@ def to_scoring_dtype(
     window: int,
     context: int,
     config: EvaluateConfig,
+    answer: Callable[[], Sequence[int]],
 ) -> dict[str, Any]:
     """Convert the model in place to the type it is scored in; what that is and what it costs.
 
-    The difference to float32 is that of the first documents, in bits per byte.
+    The difference to float32 is that of the first documents, in bits per byte, and the share of
+    other answers. answer: the model's choices in some items of suites.
     """
     import torch
 
@@ -195,13 +197,19 @@ def to_scoring_dtype(
     sizes = tokenizer.eos_id, window, context, config.batch_tokens, config.windows
     num_bytes = sum(int(tokenizer.bytes_per_token[t].sum()) for t in tokens)
     exact = math.fsum(np.concatenate(score_documents(model, tokens, *sizes)))
+    answers = answer()
     model.bfloat16()
+    changed = sum(one != other for one, other in zip(answers, answer(), strict=True))
     rough = math.fsum(np.concatenate(score_documents(model, tokens, *sizes)))
-    return {
+    found = {
         "dtype": wanted,
         "bits_per_byte_more_than_float32": rounded((rough - exact) / num_bytes),
         "dtypes_compared_on_documents": len(first),
     }
+    if not answers:
+        return found
+    share = {"answers_other_than_in_float32_frac": rounded(changed / len(answers))}
+    return found | share | {"dtypes_compared_on_items": len(answers)}
 
 
 def stream(training: TokenShards) -> Iterator[np.ndarray]:

@@ -113,27 +113,37 @@ def encode_answer(
 
     Raises ConfigError for an answer that has no token, or does not fit the window.
     """
-    kept = prompt.rstrip()
-    answer = prompt[len(kept) :] + answer
-    alone, whole = tokenizer.encode(kept).tolist(), tokenizer.encode(kept + answer).tolist()
+    read, ids, is_merged = _cut(tokenizer, prompt.rstrip(), prompt + answer, where)
+    return _fitted(tokenizer, begin(tokenizer, read), ids, is_merged, window_tokens, where)
+
+
+def encode_reply(
+    tokenizer: Tokenizer,
+    chat: Sequence[int],
+    stem: str,
+    answer: str,
+    window_tokens: int,
+    where: str,
+) -> Encoded:
+    """The ids of a chat, its start included, and of a reply, the text of stem and answer. No token
+    joins both: a model writes a reply after the last token of the chat. Errors are those of
+    `encode_answer`."""
+    read, ids, is_merged = _cut(tokenizer, stem.strip(), (stem + answer).strip(), where)
+    return _fitted(tokenizer, [*chat, *read], ids, is_merged, window_tokens, where)
+
+
+def _cut(
+    tokenizer: Tokenizer, before: str, text: str, where: str
+) -> tuple[list[int], list[int], bool]:
+    """The ids of `text` that those of `before` begin with, the others, and whether a token crosses
+    the end of `before`."""
+    alone, whole = tokenizer.encode(before).tolist(), tokenizer.encode(text).tolist()
     pairs = itertools.zip_longest(alone, whole)
     border = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     border = min(border, len(whole) - 1)
     if border < 0:
         raise ConfigError(f"{where} has an answer without a token; fix or remove it")
-    context = begin(tokenizer, whole[:border])
-    return _fitted(tokenizer, context, whole[border:], border < len(alone), window_tokens, where)
-
-
-def encode_reply(
-    tokenizer: Tokenizer, chat: Sequence[int], answer: str, window_tokens: int, where: str
-) -> Encoded:
-    """The ids of a chat, its start included, and of an answer in it, which no token joins: a model
-    writes it after the last token of the chat. Errors are those of `encode_answer`."""
-    ids = tokenizer.encode(answer.strip()).tolist()
-    if not ids:
-        raise ConfigError(f"{where} has an answer without a token; fix or remove it")
-    return _fitted(tokenizer, list(chat), ids, False, window_tokens, where)
+    return whole[:border], whole[border:], border < len(alone)
 
 
 def _fitted(

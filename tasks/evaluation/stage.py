@@ -19,6 +19,7 @@ the training tokens, and that of the suites.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from tasks.evaluation.beside import (
     score_formats,
 )
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
-from tasks.evaluation.generate import TextStream, answer_limits, generate_texts
+from tasks.evaluation.generate import TextStream, answer_limits, eos_ids, generate_texts
 from tasks.evaluation.held_out import (
     check_round_trip,
     choose_documents,
@@ -45,7 +46,13 @@ from tasks.evaluation.held_out import (
 )
 from tasks.evaluation.models import open_models
 from tasks.evaluation.seen_items import seen_items
-from tasks.evaluation.suite_parts import OWN, Judged, score_suites
+from tasks.evaluation.suite_parts import (
+    OWN,
+    Judged,
+    check_templates,
+    first_answers,
+    score_suites,
+)
 from tasks.evaluation.suite_results import for_tracking, over_suites
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.runtime.parts import RunParts, serial
@@ -97,12 +104,17 @@ def evaluate_model(
         own = Judged(OWN, train.path / "model", tokenizer.path, window)
         steps = checkpoints(own, train, scoring)
         other = None if scoring.folder is None else beside_folder(scoring.folder, scoring)
+        judged = [own, *steps, *([] if other is None else [other])]
+        if scoring.chat and config.suites.folders:
+            check_templates(judged)
         prompts = choose_prompts(codec, chosen, scoring)
         # A prompt that does not fit is an error before anything is scored.
         answer_limits(model, codec, prompts, generation.max_new_tokens)
-        scored_in = to_scoring_dtype(model, codec, chosen, window, context, scoring)
+        answer = partial(first_answers, own, model, codec, config)
+        scored_in = to_scoring_dtype(model, codec, chosen, window, context, scoring, answer)
         scored = score(model, codec, training, chosen, window, context, scoring)
-        samples = write_samples(model, codec, prompts, generation)
+        ends = eos_ids(own.model, model, codec)
+        samples = write_samples(model, codec, prompts, ends, generation)
         compared = {}
         is_same_rule = scoring.windows == "disjoint" and scoring.max_document_tokens is None
         if scoring.backend == "lm_eval" and is_same_rule and alone:
@@ -125,7 +137,6 @@ def evaluate_model(
     if config.suites.folders:
         sought = config.suites.searched(), config.contamination
         seen = seen_items(shards, tokenizer, *sought, out_dir, run_parts)
-        judged = [own, *steps, *([] if other is None else [other])]
         suites = score_suites(judged, seen, config, out_dir, run_parts)
         if scoring.backend == "lm_eval":
             from tasks.evaluation.harness import add_harness
@@ -158,9 +169,11 @@ def write_samples(
     model: Transformer,
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],
+    ends: Sequence[int],
     config: GenerateConfig,
 ) -> list[dict[str, str]]:
-    """Continuations of prompts, all scrubbed. Prompt and text are whole characters."""
+    """Continuations of prompts, all scrubbed. Prompt and text are whole characters. ends: ids that
+    end a text."""
     from tasks.pii.scrub import scrub
 
     answers = generate_texts(
@@ -169,7 +182,8 @@ def write_samples(
         prompts,
         config.sampling(),
         config.max_new_tokens,
-        stop_strings=config.stop,
+        ends,
+        config.stop,
     )
     texts = [TextStream(tokenizer).add(prompt) for prompt in prompts]
     return [

@@ -13,6 +13,7 @@ import pyarrow as pa
 from llm_core.config import ConfigError
 from tasks.corpus.documentset import read_table, write_table
 from tasks.evaluation.config import EvaluateStageConfig
+from tasks.evaluation.generate import eos_ids
 from tasks.evaluation.seen_items import Seen
 from tasks.evaluation.suite_results import ROWS_FILE, describe, figures_of
 from tasks.evaluation.suites import Suite, load_suite, suite_folders
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 PART_ITEMS = 2000
 """Items of a part: some seconds of work on a GPU, beside the time to load a model."""
+COMPARED_ITEMS = 100
+"""Items of a suite that are scored in two types of numbers."""
 OWN = ""
 """The name of the model that a run has trained, in rows."""
 
@@ -120,9 +123,28 @@ def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapp
     end = min(given["begin"] + PART_ITEMS, num_scored(suite, config))
     items = suite.items[given["begin"] : end]
     template = chat_template(Path(given["tokenizer"]), tokenizer) if scoring.chat else None
-    rows = score_items(model, tokenizer, suite, items, given["window_tokens"], scoring, template)
+    ends = eos_ids(Path(given["model"]), model, tokenizer)
+    window = given["window_tokens"]
+    rows = score_items(model, tokenizer, suite, items, window, scoring, ends, template)
     write_rows(rows, directory / ROWS_FILE)
     return {"items": len(rows)}
+
+
+def first_answers(
+    judged: Judged, model: Transformer, tokenizer: Tokenizer, config: EvaluateStageConfig
+) -> list[int]:
+    """The choices that a model takes in the first items of each suite of choices."""
+    from tasks.evaluation.suite_scores import score_items
+
+    scoring, found = config.evaluate, []
+    template = chat_template(judged.tokenizer, tokenizer) if scoring.chat else None
+    for suite in config.suites.load():
+        if suite.file.kind == "choices":
+            items = suite.items[: min(COMPARED_ITEMS, num_scored(suite, config))]
+            about = items, judged.window_tokens, scoring, (), template
+            found += score_items(model, tokenizer, suite, *about)
+    logprobs = [[choice["logprob"] for choice in row["choices"]] for row in found]
+    return [each.index(max(each)) for each in logprobs]
 
 
 def chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
@@ -135,8 +157,16 @@ def chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
     except NoTemplate as error:
         raise ConfigError(
             f"evaluate.chat (true) needs a chat template, and {folder} has none; set"
-            " tokenizer.chat_template, or evaluate.chat=false"
+            " tokenizer.chat_template, as tokenizer=chat does, or evaluate.chat=false"
         ) from error
+
+
+def check_templates(models: Sequence[Judged]) -> None:
+    """Raise ConfigError unless all of them can be asked in a chat."""
+    from tasks.tokenizer.encoder import load_tokenizer
+
+    for folder in {judged.tokenizer for judged in models}:
+        chat_template(folder, load_tokenizer(folder))
 
 
 def num_scored(suite: Suite, config: EvaluateStageConfig) -> int:

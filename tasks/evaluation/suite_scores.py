@@ -79,10 +79,12 @@ def score_items(
     items: Sequence[SuiteItem],
     window_tokens: int,
     config: EvaluateConfig,
+    ends: Sequence[int],
     template: ChatTemplate | None = None,
 ) -> list[dict[str, Any]]:
-    """A row of `ROWS` for each item. template: of the chat that items are asked in; None: in plain
-    text. Raises ConfigError for an answer that fits no window."""
+    """A row of `ROWS` for each item. ends: ids that end a generated answer. template: of the chat
+    that items are asked in; None: in plain text. Raises ConfigError for an answer that fits no
+    window."""
     shots = suite.file.shots if config.shots is None else config.shots
     if template is None:
         prompts = [prompt_of(suite, item, shots, config.seed) for item in items]
@@ -91,8 +93,10 @@ def score_items(
         messages = [messages_of(suite, item, shots, config.seed) for item in items]
         prompts = [json.dumps(each, ensure_ascii=False) for each in messages]
         chats = [template.encode(each) for each in messages]
-    score = _generate if suite.file.kind == "generation" else _choose
-    rows = score(model, tokenizer, suite, items, prompts, chats, window_tokens, config)
+    if suite.file.kind == "generation":
+        rows = _generate(model, tokenizer, suite, prompts, chats, window_tokens, ends)
+    else:
+        rows = _choose(model, tokenizer, suite, items, prompts, chats, window_tokens, config)
     for row, item, prompt in zip(rows, items, prompts, strict=True):
         row |= {"suite": suite.name, "item": item.id, "cluster": item.cluster}
         row |= {"prompt_digest": prompt_digest(prompt), "label": item.label}
@@ -117,8 +121,8 @@ def _choose(
         if chats is None:
             prompt = prompts[number] + stem
             return encode_answer(tokenizer, prompt, delimiter + text, window_tokens, where)
-        chat = chats[number] + tokenizer.encode(stem.strip()).tolist()
-        return encode_reply(tokenizer, chat, text, window_tokens, where)
+        chat = chats[number]
+        return encode_reply(tokenizer, chat, stem, delimiter + text, window_tokens, where)
 
     for number, item in enumerate(items):
         where, texts = f"suite {suite.name}, item {item.id}", choice_texts(suite, item)
@@ -174,13 +178,11 @@ def _generate(
     model: Transformer,
     tokenizer: Tokenizer,
     suite: Suite,
-    items: Sequence[SuiteItem],
     prompts: Sequence[str],
     chats: Sequence[list[int]] | None,
     window_tokens: int,
-    config: EvaluateConfig,
+    ends: Sequence[int],
 ) -> list[dict[str, Any]]:
-    del items, config
     limit = min(suite.file.max_new_tokens, window_tokens - 1)
     num_start = len(tokenizer.start_ids)
     room = max(window_tokens - limit, num_start + 1)
@@ -191,7 +193,7 @@ def _generate(
         if truncated[-1]:
             ids = ids[:num_start] + ids[len(ids) - room + num_start :]
         begun.append(ids)
-    found = generate(model, begun, GREEDY, [limit] * len(begun), [tokenizer.eos_id])
+    found = generate(model, begun, GREEDY, [limit] * len(begun), ends)
     rows = []
     for ids, answer, is_truncated in zip(begun, found, truncated, strict=True):
         stream = TextStream(tokenizer, ids[num_start:], suite.file.stop)

@@ -10,6 +10,7 @@ Nothing of a suite is run.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -141,7 +142,7 @@ def suite_folders(folders: tuple[Path, ...]) -> dict[str, Path]:
     """{suite: its folder} of folders that are suites or hold them. Raises ConfigError for others,
     and for two suites of one name."""
     found: dict[str, Path] = {}
-    for folder in folders:
+    for folder in (Path(os.path.abspath(folder)) for folder in folders):
         inside = [folder] if (folder / SUITE_FILE).is_file() else []
         inside = inside or sorted(file.parent for file in folder.glob(f"*/{SUITE_FILE}"))
         if not inside:

@@ -11,7 +11,7 @@ In: id, text, source, url, metadata; language; scores, features like others
 (`tasks.quality.score_limits`). Out: a sidecar `id`, `num_bytes`, one column per feature, list and
 score, `verdict` uint64 (bit i: rule i of metrics["rules"] is broken), `drops` uint64 (those of the
 broken rules that drop this document), `kept` (there are none); `masks` where a list of keywords
-masks; `cuts` where lines go (`tasks.quality.c4_lines`); `bucket` where a score parts documents
+masks; `cuts` where lines go (`tasks.quality.c4_lines`); `bucket` where a score splits documents
 (`tasks.quality.buckets`). A dropped document counts for the first of its rules. Deterministic and
 independent of parts but for shares of scores, which are of all documents.
 """

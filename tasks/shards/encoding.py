@@ -56,7 +56,7 @@ class DocumentEncoder:
     """Control tokens that ended an answer, other than the end of text."""
 
     def encode(self, table: pa.Table, parts: bool = False) -> EncodedDocuments:
-        """parts: whether `middle` may part documents. Raises StageFailure where decoding does not
+        """parts: whether `middle` may split documents. Raises StageFailure where decoding does not
         give the text back."""
         rows, pieces, masks, sizes = [], [], [], []
         for start in range(0, len(table), BATCH_DOCUMENTS):

@@ -9,7 +9,8 @@ from typing import Literal
 from llm_core.config import NOT_IN_KEY, ConfigError
 from tasks.tokenizer import bpe, sentencepieces
 from tasks.tokenizer.encoder import END_OF_TEXT, PAD, SPECIAL_TOKENS, UNKNOWN
-from tasks.tokenizer.importing import imported_files
+from tasks.tokenizer.files import add_special
+from tasks.tokenizer.importing import import_tokenizer, imported_files
 from tasks.tokenizer.pretokenizers import PreTokenizerName
 
 MAX_VOCAB_SIZE = 1 << 20
@@ -104,6 +105,18 @@ class TokenizerConfig:
                 f"vocab_size ({self.vocab_size}) of {self.kind} must be from {smallest} (bytes"
                 f" and special tokens) to {MAX_VOCAB_SIZE + num_special}; try 4096"
             )
+
+    def num_ids(self) -> int:
+        """Ids of the vocabulary; of a trained one, if the text has pairs enough. Raises ConfigError
+        for an import that cannot be read."""
+        size = self.vocab_size
+        if self.kind == "import":
+            self.input_files()  # which asks for a path
+            assert self.path is not None
+            model = import_tokenizer(self.path, self.eos_token, self.pad_token).model
+            add_special(model, self.special_tokens)
+            size = model.get_vocab_size(with_added_tokens=True)
+        return -(-size // self.pad_vocab_to) * self.pad_vocab_to
 
     def input_files(self) -> dict[str, Path]:
         """{name: file}, whose contents enter the key. Raises ConfigError where an import has

@@ -79,7 +79,7 @@ def formats_of(evaluate: Facts) -> dict[str, Any]:
 
 def curves_of(evaluate: Facts) -> dict[str, Any]:
     """The headline of each suite against trained tokens."""
-    charts: list[tuple[str, Chart]] = []
+    charts: list[tuple[str, Chart, bool]] = []
     rows = []
     for name, curve in evaluate.items("curves"):
         metric = curve.text("metric") or ""
@@ -98,15 +98,17 @@ def curves_of(evaluate: Facts) -> dict[str, Any]:
         bounds = [Series("lower end", lows, "bound"), Series("upper end", highs, "bound")]
         own = Series(metric, [(x, value) for x, value, _, _ in points], dots=True)
         chance = evaluate.number("suites", name, "chance")
-        lines_of = [Reference("chance", chance)] if chance is not None else []
+        guessing = []
+        if chance is not None and metric.startswith("acc"):
+            guessing = [Reference("chance", chance)]
         chart = partial(
             lines,
             [one for one in (*bounds, own) if one.points],
             x_label="million tokens",
             y_label="score",
-            references=lines_of if metric.startswith("acc") else [],
+            references=guessing,
         )
-        charts.append((f"{name}: {metric}", chart))
+        charts.append((f"{name}: {metric}", chart, bool(guessing)))
     return {"charts": charts[:MAX_CURVES], "rows": rows, "left_out": len(charts) - MAX_CURVES}
 
 

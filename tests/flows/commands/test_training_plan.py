@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from flows.compose import compose
 from flows.conf_files import choices
 from llm_core.config import ConfigError
 from llm_core.profiling import roofline
+from tasks.tokenizer.encoder import load_tokenizer
+from tests.support.served_models import publish_model
 
 LARGE = [
     "model=llama_8b", "tokenizer.vocab_size=128256", "train.seq_len=8192", "train.dtype=bf16",
@@ -44,6 +47,23 @@ def test_the_planner_chooses_a_layout_that_fits(capsys: pytest.CaptureFixture[st
     assert config.parallel.num_processes == 8
     assert config.parallel.kind == values["parallel"]["kind"]  # type: ignore[index]
     assert config.train.micro_batch_sequences == values["micro_batch_sequences"]
+
+
+def test_an_open_vocabulary_is_that_of_the_tokenizer_or_the_initial_model(tmp_path: Path) -> None:
+    folder = publish_model(tmp_path / "model")
+    there = load_tokenizer(folder).vocab_size
+
+    def planned(*words: str) -> int:
+        return compose(["source=sample", *words], lays_out=False).planned.model.vocab_size
+
+    imported = ["tokenizer=import", f"tokenizer.path={folder}"]
+    assert planned("tokenizer.vocab_size=5000") == 5000 != there == planned(*imported)
+    assert planned("tokenizer.vocab_size=5000", "tokenizer.pad_vocab_to=64") == 5056
+    padded = planned(*imported, "tokenizer.special_tokens=[new]", "tokenizer.pad_vocab_to=64")
+    assert there < padded < there + 65 and padded % 64 == 0
+    assert planned(f"train.init_from={folder}") == there
+    with pytest.raises(ConfigError, match="tokenizer.path"):
+        planned("tokenizer=import")
 
 
 def test_a_layout_that_is_too_large_is_said_to_lack_memory(

@@ -27,13 +27,22 @@ while True:
 """
 
 
-def service(place: Path) -> list[int]:
+SERVER = """
+import pathlib, subprocess, sys
+from flows.services import prefect_server
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+prefect_server.EVERY_S = 0.1
+prefect_server._end_with_state(pathlib.Path(sys.argv[1]))
+"""
+
+
+def service(place: Path, code: str = SERVICE, name: str = "worker") -> list[int]:
     """A service of a state folder and what it has started."""
     state = place / "state"
-    command = [sys.executable, "-c", SERVICE, str(state)]
+    command = [sys.executable, "-c", code, str(state)]
     # The folder has it before it looks, which Python needs longer for.
     pid = start_detached(command, os.environ, ROOT, place / "log").pid
-    write_json(state / "services.json", {"worker": {"pid": pid, "started": start_time(pid)}})
+    write_json(state / "services.json", {name: {"pid": pid, "started": start_time(pid)}})
     wait_for(lambda: len(descendants([pid])) > 1, 30)
     return descendants([pid])
 
@@ -55,6 +64,21 @@ def test_service_ends_when_another_one_has_its_place(tmp_path: Path) -> None:
     pids = service(tmp_path)
     try:
         Registry(tmp_path / "state").set("worker", {"pid": os.getpid(), "started": "1"})
+        wait_for(lambda: not any(map(start_time, pids)), 20, "its end")
+    finally:
+        stop(pids, 0.0)
+
+
+def test_server_waits_until_its_folder_can_be_read_again(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    pids = service(tmp_path, SERVER, "server")
+    loop = tmp_path / "state" / "loop"
+    loop.symlink_to("services.json")
+    try:
+        loop.replace(tmp_path / "state" / "services.json")  # in one move: it is never missing
+        time.sleep(1.0)
+        assert all(map(start_time, pids)), "what cannot be read may be its own"
+        rmtree(tmp_path / "state")
         wait_for(lambda: not any(map(start_time, pids)), 20, "its end")
     finally:
         stop(pids, 0.0)

@@ -19,7 +19,7 @@ WINDOW, NEW = 9, 14
 
 def windowed(num_kv_heads: int = 2, full: tuple[int, ...] = ()) -> Transformer:
     plain = make_model(num_kv_heads)
-    # Layers without a window beside others are Qwen's, which has biases.
+    # Only Qwen mixes layers with and without a window, and Qwen 2 has biases.
     biased = bool(full)
     config = dataclasses.replace(plain.config, window=WINDOW, full_layers=full, qkv_bias=biased)
     torch.manual_seed(0)

@@ -104,7 +104,7 @@ def test_choices_have_the_credits_that_the_harness_gives(
     names = set()
     for suite in shipped(form):
         shots = suite.file.shots
-        rows = score_items(model, tokenizer, suite, suite.items, WINDOW, EvaluateConfig())
+        rows = score_items(model, tokenizer, suite, suite.items, WINDOW, EvaluateConfig(), [])
         found = compare_suite(lm, suite, rows, shots, seed=0)
         assert found["agrees"], found["disagreements"]
         assert found["worst_nats"] <= 1e-6  # of what is neither merged nor truncated
@@ -123,7 +123,7 @@ def test_ties_go_to_the_first_choice_of_the_harness_and_are_shared_here(
 ) -> None:
     folder = write_suite("ties", [question("a", "The", ["the", "the", "a b c d e f"], 1)])
     suite = load_suite("ties", folder)
-    rows = score_items(model, tokenizer, suite, suite.items, WINDOW, EvaluateConfig())
+    rows = score_items(model, tokenizer, suite, suite.items, WINDOW, EvaluateConfig(), [])
     found = compare_suite(plain(model, tokenizer), suite, rows, 0, 0)
     assert found["metrics"]["acc"] == {"value": 0.5, "lm_eval": 0.0, "difference": 0.5}
     assert {each["why"] for each in found["disagreements"]} == {"tie"} and found["agrees"]
@@ -136,7 +136,7 @@ def test_its_acc_norm_counts_characters_and_its_acc_bytes_bytes(
     choices = ["文文", "zq", "xj"]
     records = [question(f"{n}", f"The {w}", choices, n % 3) for n, w in enumerate("abcdefgh")]
     suite = load_suite("x", write_suite("x", records))
-    rows = score_items(model, tokenizer, suite, suite.items, WINDOW, EvaluateConfig())
+    rows = score_items(model, tokenizer, suite, suite.items, WINDOW, EvaluateConfig(), [])
     found = compare_suite(plain(model, tokenizer), suite, rows, 0, 0)
     ours = item_scores(rows, list(NAMES))
     assert not np.array_equal(ours["acc_chars"], ours["acc_bytes"])
@@ -147,7 +147,7 @@ def test_an_item_that_differs_without_a_reason_is_not_agreement(
     model: Transformer, tokenizer: Tokenizer, offline: None, write_suite: Write
 ) -> None:
     suite = load_suite("x", write_suite("x", [question("a", "The", ["list", "king"], 0)]))
-    rows = score_items(model, tokenizer, suite, suite.items, WINDOW, EvaluateConfig())
+    rows = score_items(model, tokenizer, suite, suite.items, WINDOW, EvaluateConfig(), [])
     for choice in rows[0]["choices"]:
         choice["logprob"] = -100 - choice["logprob"]  # the other one wins
     found = compare_suite(plain(model, tokenizer), suite, rows, 0, 0)

@@ -64,6 +64,14 @@ def test_the_same_model_in_a_folder_has_the_same_scores_and_no_difference(
     assert read_suites(made) == made.metrics["suites"]
 
 
+def test_a_folder_is_named_as_it_lies_however_it_is_written(
+    small_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(published(small_run, tmp_path / "same", 4.0))
+    made = evaluate(small_run, tmp_path / "out", folder=Path("."), window_tokens=96)
+    assert made.metrics["beside"]["name"] == "model"
+
+
 def test_another_model_is_compared_on_the_same_documents_and_items(
     small_run: Run, suites: Path, tmp_path: Path
 ) -> None:

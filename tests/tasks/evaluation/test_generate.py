@@ -20,6 +20,7 @@ from llm_core.model.transformer import Transformer
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
 from tasks.evaluation.generate import Answer, begin, generate_text, generate_texts
 from tasks.evaluation.stage import evaluate_model
+from tasks.runtime.artifact import Artifact
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.encoder import Tokenizer, load_tokenizer
 from tasks.tokenizer.stage import train_tokenizer
@@ -90,7 +91,7 @@ def test_an_answer_ends_before_a_stop_string_and_no_token_is_written_behind_it(r
     assert cut.text == "".join(pieces) == free.text.partition(stop)[0]
     assert cut.num_tokens < free.num_tokens and not cut.reached_max_seq_len
     (sample,) = generate_texts(
-        model, tokenizer, [tokenizer.encode("a")], GREEDY, 40, stop_strings=[stop]
+        model, tokenizer, [tokenizer.encode("a")], GREEDY, 40, [], stop_strings=[stop]
     )
     assert sample.text == cut.text
 
@@ -132,9 +133,9 @@ def test_a_long_prompt_costs_its_neighbours_nothing(kind: str, run: Run) -> None
     prompts = [
         tokenizer.encode("a b c d e f g h " * 20).tolist()[:length] for length in (90, 3, 60)
     ]
-    together = generate_texts(model, tokenizer, prompts, GREEDY, 40)
+    together = generate_texts(model, tokenizer, prompts, GREEDY, 40, [])
     assert together == [
-        generate_texts(model, tokenizer, [prompt], GREEDY, 40)[0] for prompt in prompts
+        generate_texts(model, tokenizer, [prompt], GREEDY, 40, [])[0] for prompt in prompts
     ]
     assert [made.reached_max_seq_len for made in together] == [True, False, True]
     assert [made.num_tokens for made in together] == [5, 40, 35]
@@ -197,6 +198,16 @@ def test_an_answer_ends_at_any_id_that_the_folder_names(run: Run, tmp_path: Path
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
         made = generate_text(folder, run.tokenizer.path, "The ", GREEDY, 20)
         assert made.num_tokens == count
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [ids[3]]}))
+    config = EvaluateStageConfig(
+        EvaluateConfig(max_documents=2, bootstrap_samples=100, num_document_prompts=0),
+        GenerateConfig(max_new_tokens=20, temperature=0.0),
+    )
+    (out := tmp_path / "out").mkdir()
+    parents = run.documents, run.tokenizer, run.shards, Artifact(tmp_path, "train")
+    (sample,) = evaluate_model(*parents, out, config).metrics["samples"]
+    assert sample["text"] == generate_text(folder, run.tokenizer.path, "The ", GREEDY, 20).text
+    assert sample["text"] != free.text
     (folder / "generation_config.json").write_text('{"eos_token_id": [1, -1]}')
     with pytest.raises(ConfigError, match=r"eos_token_id \(\[1, -1\]\) must be an id from 0"):
         generate_text(folder, run.tokenizer.path, "The ", GREEDY, 20)

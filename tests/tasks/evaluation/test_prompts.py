@@ -21,7 +21,7 @@ def tokenizer(small_run: Run) -> Tokenizer:
 
 
 @settings(max_examples=60)
-@given(prompt=TEXT, answer=TEXT.filter(lambda text: text.strip()), window=st.integers(20, 40))
+@given(prompt=TEXT, answer=TEXT.filter(lambda text: text.strip()), window=st.integers(40, 60))
 def test_tokens_are_those_of_the_whole_text_and_scored_from_the_first_that_differs(
     tokenizer: Tokenizer, prompt: str, answer: str, window: int
 ) -> None:

@@ -69,7 +69,7 @@ def test_a_written_folder_generates_what_the_model_in_memory_does(run: Run, tmp_
     tokenizer = load_tokenizer(tmp_path / "out")
     model = load_model(run.train.path / "model", weights="int8")
     prompt = tokenizer.encode("The first").tolist()
-    expected = generate_texts(model, tokenizer, [prompt], GREEDY, 24)[0]
+    expected = generate_texts(model, tokenizer, [prompt], GREEDY, 24, [tokenizer.eos_id])[0]
     found = generate_text(tmp_path / "out", tmp_path / "out", "The first", GREEDY, 24, device="cpu")
     assert found == expected and found.num_tokens > 0
 

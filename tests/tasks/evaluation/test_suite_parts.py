@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
 
 from tasks.evaluation import suite_parts
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, SuitesConfig
+from tasks.evaluation.stage import evaluate_model
 from tasks.evaluation.suite_parts import Judged, score_suites
-from tasks.evaluation.suite_results import ROWS_FILE
+from tasks.evaluation.suite_results import ROWS_FILE, read_rows
 from tasks.runtime.code import ROOT
 from tasks.runtime.parts import scratch_dir, serial
 from tests.support.data.trained_run import Run
@@ -38,6 +40,27 @@ def evaluate(model: Path, tokenizer: Path, out: Path) -> dict[str, object]:
     config = EvaluateStageConfig(EvaluateConfig(), suites=SuitesConfig(folders, max_items=36))
     out.mkdir(exist_ok=True)
     return score_suites([Judged("", model, tokenizer, 95)], {}, config, out, serial)[""]
+
+
+def test_answers_that_bfloat16_changes_are_counted(small_run: Run, tmp_path: Path) -> None:
+    folders = tuple(ROOT / "data/suites" / name for name in ("copying", "repeating"))
+    parents = small_run.documents, small_run.tokenizer, small_run.shards, small_run.train
+
+    def chosen(dtype: Literal["float32", "bfloat16"]) -> tuple[list[int], dict[str, Any]]:
+        scoring = EvaluateConfig(dtype=dtype, bootstrap_samples=100, max_documents=2)
+        suites = SuitesConfig(folders, max_items=90)
+        (out := tmp_path / dtype).mkdir()
+        made = evaluate_model(*parents, out, EvaluateStageConfig(scoring, suites=suites))
+        rows = [
+            [choice["logprob"] for choice in row["choices"]] for row in read_rows(made)["copying"]
+        ]
+        return [row.index(max(row)) for row in rows], made.metrics["policy"]
+
+    (whole, no_loss), (half, loss) = chosen("float32"), chosen("bfloat16")
+    changed = sum(one != other for one, other in zip(whole, half, strict=True))
+    assert 0 < changed < 90 == loss["dtypes_compared_on_items"]
+    assert loss["answers_other_than_in_float32_frac"] == pytest.approx(changed / 90, abs=1e-4)
+    assert not [name for name in no_loss if "float32" in name]
 
 
 @pytest.mark.slow

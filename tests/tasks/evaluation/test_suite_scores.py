@@ -70,7 +70,7 @@ def scored(
     run: Run, model: Transformer, suite: Suite, config: EvaluateConfig = CONFIG
 ) -> list[dict[str, Any]]:
     tokenizer = load_tokenizer(run.tokenizer.path)
-    return score_items(model, tokenizer, suite, suite.items, 96, config)
+    return score_items(model, tokenizer, suite, suite.items, 96, config, [tokenizer.eos_id])
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
@@ -91,12 +91,12 @@ def test_batches_order_and_parts_do_not_change_a_digit_in_float64(
 ) -> None:
     tokenizer = load_tokenizer(small_run.tokenizer.path)
     config = dataclasses.replace(CONFIG, shots=shots)
-    expected = score_items(model, tokenizer, one_suite, one_suite.items, 96, config)
+    expected = score_items(model, tokenizer, one_suite, one_suite.items, 96, config, [])
     changed = dataclasses.replace(config, batch_tokens=batch_tokens)
     found = []
     for begin, end in pairwise([0, *sorted(set(cuts)), 14]):
         chosen = [one_suite.items[place] for place in order[begin:end]]
-        found += score_items(model, tokenizer, one_suite, chosen, 96, changed)
+        found += score_items(model, tokenizer, one_suite, chosen, 96, changed, [])
     assert [found[order.index(place)] for place in range(14)] == expected
 
 

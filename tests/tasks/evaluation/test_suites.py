@@ -113,3 +113,12 @@ def test_contamination_looks_for_the_questions_and_answers_that_are_scored(
     ]
     files = EvaluateStageConfig(suites=config).input_files()
     assert list(files) == ["x/suite.yaml", "x/items.jsonl"]
+
+
+def test_a_suite_is_named_after_its_folder_however_it_is_written(
+    write_suite: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_suite("mine", [question("0", "Which?", ["a", "b"], 0)])
+    monkeypatch.chdir(folder)
+    for written in (".", "..", "../mine"):
+        assert suite_folders((Path(written),)) == {"mine": folder}

@@ -80,10 +80,15 @@ def test_scores_are_drawn_against_tokens_and_bits_against_the_size_of_weights(
     assert "acc, million tokens 9.8304: 0.62 score" in text and "chance: 0.250" in text
     assert "int4 3.10 MB 1.7260 0.0400 0.0200–0.0600" in text
     assert "int4, 3.10 MB: 1.7260 bits per byte" in text
+    assert text.count("Headline of the suite; dashed: guessing.") == 2
+    (curves,) = [a.metrics["curves"] for a in artifacts if "curves" in a.metrics]
+    curve = curves["cloze"] | {"metric": "bits_per_byte"}
+    bits = Page(render(changed(artifacts, "evaluate", curves={"cloze": curve}), tmp_path)).text
+    assert "Headline of the suite. Thin lines" in bits and "dashed: guessing" not in bits
     nothing = Page(
         render(changed(artifacts, "evaluate", formats={}, curves={}, beside={}), tmp_path)
     ).text
-    for title in ("size of weights", "Suites against training tokens", "Beside"):
+    for title in ("size of weights", "Suites against training tokens", "Against published"):
         assert title in text and title not in nothing
 
 
