@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -89,10 +88,6 @@ class EvaluateConfig:
         check_bounds(self, num_document_prompts=(0, None), document_prompt_tokens=(1, None))
         if self.backend == "lm_eval" and self.chat:
             raise ConfigError("backend (lm_eval) compares plain prompts; set chat=false")
-        if self.backend == "lm_eval" and find_spec("lm_eval") is None:
-            raise ConfigError(
-                "backend (lm_eval) needs the package lm-eval; install textmill[lm-eval], or use own"
-            )
         if self.checkpoints and min(self.checkpoints) < 1:
             raise ConfigError(f"checkpoints ({min(self.checkpoints)}) are steps, from 1 on")
         if self.window_tokens is not None and (self.context_tokens or 0) >= self.window_tokens:
