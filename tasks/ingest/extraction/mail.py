@@ -7,7 +7,9 @@ the page. The subject becomes the title. Left out: addresses, other headers, att
 from __future__ import annotations
 
 import email
+import email.header
 from email import policy
+from email.errors import HeaderParseError
 from email.message import Message
 from email.utils import parsedate_to_datetime
 
@@ -55,13 +57,17 @@ def _texts(message: Message, kind: str, charset: str | None) -> list[tuple[str, 
 
 
 def _header(message: Message, name: str) -> str | None:
-    """A header as text: encoded words are decoded (RFC 2047)."""
+    """A header as text: encoded words are decoded (RFC 2047). None where they are damaged."""
     value = message.get(name)
     if value is None:
         return None
+    try:
+        decoded = email.header.decode_header(str(value))
+    except HeaderParseError:
+        return None
     pieces = [
         decode(piece, charset, False)[0] if isinstance(piece, bytes) else piece
-        for piece, charset in email.header.decode_header(str(value))
+        for piece, charset in decoded
     ]
     return " ".join("".join(pieces).split()) or None
 

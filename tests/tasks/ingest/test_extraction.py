@@ -124,9 +124,53 @@ def test_headers_of_mails_are_decoded() -> None:
     assert found.title == "Größe x y" and found.values == {"added": "2020-12-01T10:00:00+01:00"}
 
 
+def test_a_damaged_subject_costs_only_the_title() -> None:
+    for subject in (b"=?utf-8?B?abcde?=", b"=?utf-8?B?=?=", b"=?utf-8?Q?=ZZ?=", b"\xff\xfe"):
+        found = read("mail", b"Date: x\nSubject: " + subject + b"\n\nbody")
+        assert found.text == "body"
+    assert read("mail", b"Subject: =?utf-8?B?abcde?=\n\nbody").title is None
+
+
+TIMES = [f"00:00:0{i},000 --> 00:00:0{i},900" for i in range(4)]
+
+
+@pytest.mark.parametrize("head", ["", "WEBVTT\n\n"])
+@pytest.mark.parametrize(
+    "cues",
+    [
+        f"1\n{TIMES[0]}\nHi\n\n2\n{TIMES[1]}\nyou\n",
+        f"1\n{TIMES[0]}\nHi\n2\n{TIMES[1]}\nyou\n",
+        f"1\n{TIMES[0]}\nHi\n \t\n2 \n{TIMES[1]}\nyou\n",
+        f"1\n{TIMES[0]}\n\n2\n{TIMES[1]}\nHi\n\n3\n{TIMES[2]}\n4\n{TIMES[3]}\nyou",
+        f"{TIMES[0]}\nHi\n\n{TIMES[1]}\nyou\n",
+    ],
+)
+def test_numbers_of_subtitles_are_no_speech(head: str, cues: str) -> None:
+    for ends in ("\n", "\r\n"):
+        data = (head + cues).replace("\n", ends).encode()
+        assert read("subtitles", data).text == "Hi\nyou"
+
+
+def test_numbers_that_are_spoken_stay() -> None:
+    source = f"1\n{TIMES[0]}\nIn\n1984\n\n2\n{TIMES[1]}\n\nafter a blank\n\n3\n{TIMES[2]}\n42\n"
+    assert read("subtitles", source.encode()).text == "In\n1984\nafter a blank\n42"
+
+
+def test_notes_of_webvtt_are_no_speech() -> None:
+    source = f"WEBVTT\n\nfirst\n{TIMES[0]}\nHi\n\nNOTE no\nno\n\nsecond\n{TIMES[1]}\n7\n\nthird\n"
+    assert read("subtitles", source.encode()).text == "Hi\n7"
+
+
 def test_code_of_a_notebook_is_fenced() -> None:
     cells = [("markdown", "# Title\ntext"), ("code", "x = 1\ny = 2"), ("raw", "no"), ("code", " ")]
     assert read("notebook", notebook(cells)).text == "# Title\ntext\n\n```python\nx = 1\ny = 2\n```"
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"kernelspec": None}, {"kernelspec": {}}])
+def test_a_notebook_without_a_language_is_read(metadata: Any) -> None:
+    cells = [{"cell_type": "code", "source": ["x = 1"], "metadata": {}}]
+    data = json.dumps({"cells": cells, "metadata": metadata}).encode()
+    assert read("notebook", data).text == "```\nx = 1\n```"
 
 
 def test_a_wiki_page_is_its_words() -> None:
