@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.ingest.pagetext import EXTRACTORS, read_page
+from tasks.ingest.sources import HtmlConfig
 from tasks.readers.formats import DOCUMENTS as KINDS
 from tasks.readers.pages import BrokenPage, Encoded, PageText, extract
 from tasks.readers.recordlimits import Limits
@@ -182,6 +184,14 @@ def test_a_wiki_page_is_its_words() -> None:
     text = read("wikitext", source.encode()).text
     assert "no" not in text.lower() and text.startswith("Boat is a thing.")
     assert "Use" in text.split("\n") and "words & more" in text
+
+
+def test_a_long_article_is_read_in_the_time_of_a_page() -> None:
+    line = "[[a|Words]] of '''it'''.<ref>{{cite|u=x}}</ref> [[File:a.jpg|thumb|[[x]]]]\n"
+    begun_s = time.perf_counter()
+    text = read("wikitext", (line * 1500).encode()).text
+    assert time.perf_counter() - begun_s < HtmlConfig().timeout_s
+    assert text.split("\n") == ["Words of it."] * 1500
 
 
 @pytest.mark.parametrize("kind", [kind for kind in EXTRACTORS if kind != "wikitext"])
