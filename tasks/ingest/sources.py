@@ -120,6 +120,7 @@ class InputConfig:
             self.text_unit,
             self.archive_unit,
             self.query,
+            holds_code if self.text_kind == "code" else None,
         )
 
     @property

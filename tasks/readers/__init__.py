@@ -105,11 +105,13 @@ def _streams(
         error = f"over the limit: an archive in more than {MAX_DEPTH} archives; unpack one of them"
         yield name, iter((Fault(1, None, error, ends=True),))
         return
-    members = read_members(stream, *form, rules.limits, budget)
+    is_sample = rules.layout.archive_unit == "sample"
+    layout = BY_NAME if is_sample else rules.layout
+    members = read_members(stream, *form, rules.limits, budget, layout)
     if budget is None:
         budget = Budget(stream.seek(0, io.SEEK_END))
         stream.seek(0)
-    if rules.layout.archive_unit == "sample":
+    if is_sample:
         read = _read_samples(_guarded(members, form.kind), rules)
         yield from join_samples(read, name, rules.columns.id, rules.limits)
         return
