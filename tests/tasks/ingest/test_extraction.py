@@ -175,6 +175,23 @@ def test_a_notebook_without_a_language_is_read(metadata: Any) -> None:
     assert read("notebook", data).text == "```\nx = 1\n```"
 
 
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        (r"a \href{https://a.example}{link}, \hyperref[here]{there}", "a link, there"),
+        (
+            r"run \verb|make a_b|:\begin{verbatim}x = {1} % one\end{verbatim}",
+            "run make a_b:x = {1} % one",
+        ),
+        (r"\title{Boats}\author{A}\maketitle of \today now", "Boats\n\nof now"),
+        (r"\begin{figure}\includegraphics[width=1]{a.png}\caption{A boat}\end{figure}", "A boat"),
+        (r"a\begin{comment}no\end{comment}\begin{minipage}[t]{0.5em}b\end{minipage}", "ab"),
+    ],
+)
+def test_macros_of_latex_become_what_a_reader_sees(source: str, wanted: str) -> None:
+    assert read("latex", source.encode()).text == wanted
+
+
 def test_a_wiki_page_is_its_words() -> None:
     source = (
         "{{Infobox|a=b}}'''Boat''' is a [[vessel|thing]].<ref>no</ref>"
