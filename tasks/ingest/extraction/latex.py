@@ -11,16 +11,27 @@ from tasks.readers.pages import PageText
 
 BODY = re.compile(r"\\begin\s*\{document\}(.*?)(?:\\end\s*\{document\}|\Z)", re.DOTALL)
 
-HEADINGS = ("part", "chapter", "section", "subsection", "subsubsection", "paragraph")
-LEFT_OUT = (
-    *("cite", "citet", "citep", "ref", "eqref", "autoref", "cref", "Cref", "pageref", "label"),
-    *("includegraphics", "maketitle", "today"),
-)
-"""Macros that pylatexenc writes in signs of its own (headings in capitals behind a §, <ref>), and
-those that hold the day of the run."""
-ARGUMENTS = {"href": "{{", "hyperref": "[{"}
+SECTIONS = ("section", "subsection", "subsubsection")
+HEADINGS = ("part", "chapter", *SECTIONS, "paragraph", "subparagraph")
+CITATIONS = ("cite", "citet", "citep", "citealp", "nocite", "parencite", "textcite", "autocite")
+REFERENCES = ("ref", "eqref", "autoref", "cref", "Cref", "pageref", "label")
+MACROS = {
+    **dict.fromkeys(HEADINGS, ("*[{", "\n\n%(3)s\n\n")),
+    **dict.fromkeys(CITATIONS, ("*[[{", "")),
+    **dict.fromkeys(REFERENCES, ("*{", "")),
+    **dict.fromkeys(("maketitle", "today"), ("", "")),
+    "bibitem": ("[{", ""),
+    "bibliographystyle": ("{", ""),
+    "caption": ("*[{", "%(3)s"),
+    "href": ("{{", "%(2)s"),
+    "hyperref": ("[{", "%(2)s"),
+    "includegraphics": ("*[[{", ""),
+    "title": ("[{", "\n\n%(2)s\n\n"),
+}
+"""{macro: (its arguments, its text)}, where pylatexenc does not know the arguments, writes signs of
+its own (headings in capitals behind a §, <ref>), or the day of the run."""
 ENVIRONMENTS = {"thebibliography": "{", "minipage": "[{", "lstlisting": "[", "wrapfigure": "{{"}
-"""Macros and environments whose arguments pylatexenc does not know: optional [ and required {."""
+"""{environment: arguments that are not its text}; [ is optional, { is required."""
 
 
 def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
@@ -34,18 +45,16 @@ def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
     from pylatexenc.latexwalker import get_default_latex_context_db as known_arguments
     from pylatexenc.macrospec import std_environment, std_macro
 
-    plain = [MacroTextSpec(name, "\n\n%(3)s\n\n") for name in HEADINGS]
-    plain += [MacroTextSpec(name, "") for name in LEFT_OUT]
-    plain += [MacroTextSpec(name, "%(2)s") for name in ARGUMENTS]
-    plain += [MacroTextSpec("title", "\n\n%(1)s\n\n"), MacroTextSpec("verb", _verbatim)]
+    macros = [MacroTextSpec(name, text) for name, (_, text) in MACROS.items()]
+    macros.append(MacroTextSpec("verb", _verbatim))
     blocks = [EnvironmentTextSpec("verbatim", _verbatim)]
     blocks += [EnvironmentTextSpec("comment", discard=True)]
     texts = get_default_latex_context_db()
-    texts.add_context_category("plain", plain, blocks, prepend=True)
+    texts.add_context_category("plain", macros, blocks, prepend=True)
     arguments = known_arguments()
     arguments.add_context_category(
         "plain",
-        [std_macro(name, form) for name, form in ARGUMENTS.items()],
+        [std_macro(name, form) for name, (form, _) in MACROS.items()],
         [std_environment(name, form) for name, form in ENVIRONMENTS.items()],
         prepend=True,
     )

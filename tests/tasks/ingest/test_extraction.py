@@ -184,7 +184,12 @@ def test_a_notebook_without_a_language_is_read(metadata: Any) -> None:
             "run make a_b:x = {1} % one",
         ),
         (r"\title{Boats}\author{A}\maketitle of \today now", "Boats\n\nof now"),
-        (r"\begin{figure}\includegraphics[width=1]{a.png}\caption{A boat}\end{figure}", "A boat"),
+        (r"\part{A}\chapter*{B}\paragraph[c]{C} d\cite[p. 1]{e}, \pageref{f}", "A\n\nB\n\nC\n\nd,"),
+        (r"\begin{thebibliography}{9}\bibitem[k]{l} One\end{thebibliography}", "One"),
+        (
+            r"\begin{figure}\includegraphics[width=1]{a.png}\caption[no]{A boat}\end{figure}",
+            "A boat",
+        ),
         (r"a\begin{comment}no\end{comment}\begin{minipage}[t]{0.5em}b\end{minipage}", "ab"),
     ],
 )
