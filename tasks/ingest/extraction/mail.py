@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
+from tasks.corpus.visible import shows
 from tasks.ingest.decoding import Encoding, decode
 from tasks.readers.pages import BrokenPage, PageText
 
@@ -44,7 +45,8 @@ def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
 def _texts(message: Message, kind: str, charset: str | None) -> list[tuple[str, Encoding]]:
     found = []
     for part in message.walk():
-        if part.get_content_type() != kind or part.get_filename() or part.is_multipart():
+        is_attached = part.get_filename() or part.get_content_disposition() == "attachment"
+        if part.get_content_type() != kind or is_attached or part.is_multipart():
             continue
         payload = part.get_payload(decode=True)
         if isinstance(payload, bytes) and payload:
@@ -52,7 +54,8 @@ def _texts(message: Message, kind: str, charset: str | None) -> list[tuple[str, 
             text, encoding = decode(payload, part.get_content_charset() or charset, is_html)
             if is_html:
                 text = extract_plain_text(HTMLTree.parse(text), main_content=False)
-            found.append((text, encoding))
+            if shows(text):
+                found.append((text, encoding))
     return found
 
 

@@ -29,7 +29,7 @@ def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
 
 
 def _block(cell: dict[str, Any], language: str) -> str:
-    source = cell.get("source", cell.get("input", ""))
+    source = cell.get("source") or cell.get("input") or ""
     text = ("".join(source) if isinstance(source, list) else str(source)).strip("\n")
     if cell["cell_type"] == "code" and text.strip():
         return f"```{cell.get('language', language)}\n{text}\n```"
