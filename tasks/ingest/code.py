@@ -190,10 +190,18 @@ def fault_of(text: str, language: str | None) -> str | None:
     return "FEW_LETTERS" if letters < MIN_LETTER_FRAC * len(text.replace(" ", "")) else None
 
 
+def within_archives(name: str) -> str:
+    """`repo/a.py` of `b.tar!repo/a.py`."""
+    outer, _, inner = name.partition("!")
+    form = format_of(outer)
+    return within_archives(inner) if inner and form and form.kind in ARCHIVES else name
+
+
 def code_facts(values: Mapping[str, Any], name: str | None, text: str) -> dict[str, Any]:
     """`kind`, `path`, `repository`, `code_language` and `license` of a file, what its record states
     first. name: its path where the record has none."""
-    path = next((values[key] for key in PATHS if isinstance(values.get(key), str)), name) or ""
+    stated_path = next((values[key] for key in PATHS if isinstance(values.get(key), str)), None)
+    path = stated_path or within_archives(name or "")
     folders = PurePosixPath(path).parts
     stated = next((values[key] for key in REPOSITORIES if isinstance(values.get(key), str)), None)
     facts = {

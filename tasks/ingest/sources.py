@@ -21,6 +21,7 @@ from tasks.ingest.withdrawn import REMOVE_FILE
 from tasks.readers.encodings import is_encoding
 from tasks.readers.formats import Layout, format_of, known_formats
 from tasks.readers.recordlimits import DEFAULT_RECORD_BYTES, Limits
+from tasks.readers.tables.queries import may_be_one_select
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,8 @@ class InputConfig:
     """Character around fields of such files that hold delimiters or line ends. Null: \" in CSV,
     none in TSV. Empty: none."""
     query: str | None = None
-    """SQL whose rows are the records: over the tables of SQLite databases, and over `input` for
-    Parquet files. Null: the only table with the text column; all rows."""
+    """One SELECT statement whose rows are the records: over the tables of SQLite databases, and
+    over `input` for Parquet files. Null: the only table with the text column; all rows."""
     encoding: str = "utf-8"
     """Encoding of text, JSON, CSV and TSV files, such as gb18030, cp1252 or utf-16. auto: found for
     each file; lines in UTF-8 and in another encoding may be mixed."""
@@ -96,6 +97,11 @@ class InputConfig:
                 raise ConfigError(
                     f"{name} ({sign!r}) must be one character and no line end, e.g. {name}=';'"
                 )
+        if self.query is not None and not may_be_one_select(self.query):
+            raise ConfigError(
+                f"query ({self.query!r}) must be one SELECT statement; try query='select id, text"
+                " from input'"
+            )
         if self.delimiter is not None and self.delimiter == self.quote:
             raise ConfigError(
                 f"delimiter and quote ({self.quote!r}) must differ; leave one of them out to get"
@@ -113,6 +119,8 @@ class InputConfig:
             encoding,
             self.text_unit,
             self.archive_unit,
+            self.query,
+            holds_code if self.text_kind == "code" else None,
         )
 
     @property

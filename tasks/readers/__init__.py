@@ -105,13 +105,15 @@ def _streams(
         error = f"over the limit: an archive in more than {MAX_DEPTH} archives; unpack one of them"
         yield name, iter((Fault(1, None, error, ends=True),))
         return
-    members = read_members(stream, *form, rules.limits, budget)
+    is_sample = rules.layout.archive_unit == "sample"
+    layout = BY_NAME if is_sample else rules.layout
+    members = read_members(stream, *form, rules.limits, budget, layout)
     if budget is None:
         budget = Budget(stream.seek(0, io.SEEK_END))
         stream.seek(0)
-    if rules.layout.archive_unit == "sample":
-        read = _read_samples(_guarded(members, form.kind), name, rules)
-        yield from ((inner, iter(items)) for inner, items in read)
+    if is_sample:
+        read = _read_samples(_guarded(members, form.kind), rules)
+        yield from join_samples(read, name, rules.columns.id, rules.limits)
         return
     for member in _guarded(members, form.kind):
         if isinstance(member, (Fault, Skipped)):
@@ -122,27 +124,20 @@ def _streams(
             yield from _streams(content, member_form, inner, rules, depth + 1, budget)
 
 
-def _read_samples(
-    members: Iterator[Member], name: str, rules: _Rules
-) -> Iterator[tuple[str, list[Item]]]:
-    """(name, items) of the samples of an archive."""
-
-    def read() -> Iterator[SampleMember]:
-        last = ""
-        for member in members:
-            if isinstance(member, (Fault, Skipped)):
-                # Where it is, is not known; it is counted with the sample before.
-                yield SampleMember(last, [member])
-                continue
-            within, form, content = member
-            last, known = within, recognise(content, form)
-            if not isinstance(known, Fault) and known[1].kind in ARCHIVES:
-                yield SampleMember(within, [Skipped("archive_member")])
-            else:
-                yield SampleMember(within, list(_items(known, within, rules)))
-
-    for key, items in join_samples(read()):
-        yield f"{name}!{key}", items
+def _read_samples(members: Iterator[Member], rules: _Rules) -> Iterator[SampleMember]:
+    rules = rules._replace(columns=rules.columns._replace(id=None))
+    last = ""
+    for member in members:
+        if isinstance(member, (Fault, Skipped)):
+            # Where it is, is not known; it is counted with the sample before.
+            yield SampleMember(last, iter((member,)))
+            continue
+        last, form, content = member
+        known = recognise(content, form)
+        if not isinstance(known, Fault) and known[1].kind in ARCHIVES:
+            yield SampleMember(last, iter((Skipped("archive_member"),)))
+        else:
+            yield SampleMember(last, _items(known, last, rules))
 
 
 def _items(known: tuple[BinaryIO, Format] | Fault, name: str, rules: _Rules) -> Iterator[Item]:

@@ -25,7 +25,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from tasks.readers.bytestreams import SoundBytes
 from tasks.readers.codecs import MAX_DEFLATE_RATIO, most_bytes
-from tasks.readers.formats import SEEKING, Format, format_of
+from tasks.readers.formats import BY_NAME, SEEKING, Format, Layout, format_of
 from tasks.readers.items import Fault, Skipped, damaged
 from tasks.readers.recordlimits import Limits
 from tasks.readers.tarheaders import hole_bytes, read_headers
@@ -56,22 +56,29 @@ class Budget:
 
 
 def read_members(
-    stream: BinaryIO, kind: str, compression: str, limits: Limits, budget: Budget | None = None
+    stream: BinaryIO,
+    kind: str,
+    compression: str,
+    limits: Limits,
+    budget: Budget | None = None,
+    layout: Layout = BY_NAME,
 ) -> Iterator[Member]:
     """(name, format, stream) of each member with a reader; a stream is valid until the next one.
 
-    budget: for an archive within another.
+    budget: for an archive within another. layout: which members are wanted, and their format.
     """
     if kind == "zip":
-        return _read_zip(stream, limits, budget)
-    return _read_tar(stream, compression, limits, budget)
+        return _read_zip(stream, limits, budget, layout)
+    return _read_tar(stream, compression, limits, budget, layout)
 
 
 def _broken(error: str) -> Fault:
     return Fault(1, None, error, ends=True)
 
 
-def _read_zip(stream: BinaryIO, limits: Limits, budget: Budget | None) -> Iterator[Member]:
+def _read_zip(
+    stream: BinaryIO, limits: Limits, budget: Budget | None, layout: Layout
+) -> Iterator[Member]:
     try:
         archive = zipfile.ZipFile(cast(IO[bytes], ShortReads(stream)))
     except ZIP_TROUBLE as error:
@@ -84,7 +91,7 @@ def _read_zip(stream: BinaryIO, limits: Limits, budget: Budget | None) -> Iterat
         for entry in archive.infolist():
             if entry.is_dir():
                 continue
-            form = _member_format(entry.filename)
+            form = _member_format(entry.filename, layout)
             if form is None:
                 yield SKIPPED
                 continue
@@ -109,7 +116,7 @@ def _read_zip(stream: BinaryIO, limits: Limits, budget: Budget | None) -> Iterat
 
 
 def _read_tar(
-    stream: BinaryIO, compression: str, limits: Limits, budget: Budget | None
+    stream: BinaryIO, compression: str, limits: Limits, budget: Budget | None, layout: Layout
 ) -> Iterator[Member]:
     sound = SoundBytes(stream, compression, limits)
     buffered = io.BufferedReader(sound, 1 << 16)
@@ -118,7 +125,7 @@ def _read_tar(
         for archive, entry in read_headers(buffered):
             if not entry.isreg():
                 continue
-            form = _member_format(entry.name)
+            form = _member_format(entry.name, layout)
             holes = hole_bytes(entry) if form else 0
             if holes > left_hole_bytes:
                 yield _broken(limits.over_spooled("holes in the members of an archive"))
@@ -273,7 +280,11 @@ def _steps(name: str) -> list[str]:
     return [step for step in name.split("/") if step not in ("", ".")]
 
 
-def _member_format(name: str) -> Format | None:
-    form = format_of(name)
+def _member_format(name: str, layout: Layout) -> Format | None:
+    if layout.wanted is None:
+        # What has no known name here is rarely text: pictures, models, programs.
+        form = format_of(name)
+    else:
+        form = format_of(name, layout.format) if layout.wanted(name) else None
     hidden = any(step.startswith((".", "__MACOSX")) and step != ".." for step in _steps(name))
     return None if form is None or hidden else form

@@ -7,6 +7,7 @@ opened, so nothing heavy is imported here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -77,6 +78,9 @@ class Layout(NamedTuple):
 
     query: str | None = None
     """SQL whose rows are the records of SQLite and Parquet files."""
+
+    wanted: Callable[[str], bool] | None = None
+    """Whether a member of an archive is read, by its name; None: those of known formats are."""
 
 
 BY_NAME = Layout()

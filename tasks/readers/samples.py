@@ -2,47 +2,114 @@
 
 Members whose names are the same up to the first dot of the last step, and which stand one after
 another, are one record: a JSON object gives columns, a text or page the text. Other members are
-skipped as `archive_member`. A sample of which a member cannot be read is a fault.
+skipped as `archive_member`. A record is named by archive and sample, where no member has its id.
+It is a fault where a member cannot be read, where members give different values of one column, and
+where all of them take more than a record may.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tasks.readers.items import Dropped, Fault, Item, Record, Skipped
+from tasks.readers.pages import Encoded
+from tasks.readers.recordlimits import Limits
+
+VALUE_BYTES = 8
+"""What a number or a place in a list takes at least."""
 
 
 class Member(NamedTuple):
-    """A member as it was read; without items that were read, `name` is that of the archive."""
+    """A member and what is read from it; without items that were read, `name` is that of the
+    archive."""
 
     name: str
-    items: list[Item]
+    items: Iterator[Item]
 
 
-def join_samples(members: Iterator[Member]) -> Iterator[tuple[str, list[Item]]]:
-    """(name of the sample, its items) in the order of the archive."""
+def join_samples(
+    members: Iterator[Member], archive: str, id_column: str | None, limits: Limits
+) -> Iterator[tuple[str, Iterator[Item]]]:
+    """(name of the sample, its items) in the order of the archive. No member knows its own id."""
     for key, group in groupby(members, lambda member: sample_of(member.name)):
-        members_of_it = list(group)
-        items = [item for member in members_of_it for item in member.items]
-        records = [item for item in items if isinstance(item, Record)]
-        others = [item for item in items if not isinstance(item, Record)]
-        lost: Item | None = next((o for o in others if isinstance(o, (Fault, Dropped))), None)
-        if any(sum(isinstance(i, Record) for i in m.items) > 1 for m in members_of_it):
-            lost = Fault(1, None, "unreadable sample: a member of several records")
-        skipped: list[Item] = [item for item in others if isinstance(item, Skipped)]
-        if lost is not None:
-            yield key, [lost, *skipped]
-        elif records:
-            values = {k: v for record in records for k, v in record.values.items()}
-            repaired = tuple(r for record in records for r in record.repaired)
-            yield key, [Record(0, 1, 0, values, repaired), *skipped]
-        else:
-            yield key, skipped
+        name = f"{archive}!{key}"
+        yield name, _joined(_Sample(key, limits), group, {id_column: name} if id_column else {})
 
 
 def sample_of(name: str) -> str:
     """`folder/0001` of `folder/0001.meta.json`."""
     folder, slash, last = name.rpartition("/")
     return folder + slash + last.partition(".")[0]
+
+
+def _joined(sample: _Sample, members: Iterator[Member], own: dict[str, Any]) -> Iterator[Item]:
+    lost: Fault | Dropped | None = None
+    is_record = False
+    for name, items in members:
+        num_records = 0
+        for item in items:
+            if isinstance(item, Skipped):
+                yield item
+                continue
+            if isinstance(item, Record):
+                num_records += 1
+                is_record = True
+                if num_records > 1:
+                    trouble: Fault | Dropped | None = _fault("a member of several records")
+                else:
+                    trouble = None if lost else sample.add(name, item)
+            else:
+                trouble = item
+            # What ends an archive must be known even where the sample is lost already.
+            if lost is None or (isinstance(trouble, Fault) and trouble.ends):
+                lost = trouble or lost
+    if lost is not None:
+        yield lost
+    elif is_record:
+        yield Record(0, 1, 0, own | sample.values, tuple(sample.repaired))
+
+
+class _Sample:
+    """The columns of a sample, as far as its members were read."""
+
+    def __init__(self, key: str, limits: Limits) -> None:
+        self._key, self._limits = key, limits
+        self._left_bytes = limits.record_bytes
+        self._givers: dict[str, str] = {}
+        self.values: dict[str, Any] = {}
+        self.repaired: list[str] = []
+
+    def add(self, name: str, record: Record) -> Fault | None:
+        """Take in the record of a member, or say why that cannot be."""
+        ending = name.removeprefix(self._key)
+        given = {column: v for column, v in record.values.items() if v is not None}
+        self._left_bytes -= _num_bytes(given)
+        if self._left_bytes < 0:
+            return Fault(1, None, self._limits.over("a sample"))
+        for column, value in given.items():
+            giver = self._givers.setdefault(column, ending)
+            if self.values.setdefault(column, value) != value:
+                return _fault(f"members {giver!r} and {ending!r} differ in a column")
+        self.repaired.extend(record.repaired)
+        return None
+
+
+def _fault(why: str) -> Fault:
+    return Fault(1, None, f"unreadable sample: {why}")
+
+
+def _num_bytes(values: dict[str, Any]) -> int:
+    """Hardly more than the texts and places of all values take."""
+    total, waiting = 0, [values]
+    while waiting:
+        value: Any = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend((*value, *value.values()))
+        elif isinstance(value, list):
+            waiting.extend(value)
+        else:
+            data = value.data if isinstance(value, Encoded) else value
+            total += VALUE_BYTES + (len(data) if isinstance(data, (str, bytes)) else 0)
+    return total

@@ -44,6 +44,11 @@ class ShardsConfig:
                 f"path ({self.path}) is for form=megatron or datasets; write shards=import"
                 " shards.path=DIR"
             )
+        if self.form != "documents" and self.fill_in_middle.rate:
+            raise ConfigError(
+                f"fill_in_middle.rate ({self.fill_in_middle.rate:g}) is for form=documents; tokens"
+                " of another engine have no text to part; leave it out"
+            )
         if self.max_shard_tokens < 16:
             raise ConfigError(
                 f"max_shard_tokens ({self.max_shard_tokens}) must be at least 16; try {1 << 26}"

@@ -34,7 +34,12 @@ from tasks.readers.tables.ipcbodies import require_small_bodies
 from tasks.readers.tables.parquetfooters import OverLimit
 from tasks.runtime.artifact import Artifact, write_json
 from tasks.shards.foreign import ExchangeError, ForeignDocument
-from tasks.shards.megatron import export_megatron, megatron_indexes, read_megatron
+from tasks.shards.megatron import (
+    export_megatron,
+    megatron_files,
+    megatron_indexes,
+    read_megatron,
+)
 
 SPLITS = ("train", "validation")
 ROWS_PER_BATCH = 1024
@@ -162,10 +167,9 @@ def read_datasets(folder: Path, split: str) -> Iterator[ForeignDocument]:
 
 def _check_columns(schema: pa.Schema, file: Path) -> None:
     """Raises ExchangeError where the tokens are not there, or not of a type that is read."""
-    places = schema.get_all_field_indices("input_ids")
-    if not places:
+    if "input_ids" not in schema.names:
         raise ExchangeError(f"{file} has no column input_ids; it has {', '.join(schema.names)}")
-    for name in ("input_ids", *[LOSS_MASK][: LOSS_MASK in schema.names]):
+    for name in [name for name in ("input_ids", LOSS_MASK) if name in schema.names]:
         places = schema.get_all_field_indices(name)
         kind = schema.field(places[0]).type
         is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
@@ -214,8 +218,7 @@ def foreign_files(form: str, folder: Path) -> dict[str, Path]:
             wanted = "train.idx or PREFIX_text_document.idx, with a .bin"
         raise ConfigError(f"path ({folder}) has no {wanted}; name a folder of {form} data")
     if form == "megatron":
-        indexes = [index for split in SPLITS for index in megatron_indexes(folder, split)]
-        files = sorted(path for one in indexes for path in (one, one.with_suffix(".bin")))
+        files = sorted(path for split in SPLITS for path in megatron_files(folder, split))
         return {path.name: path for path in files if path.exists()}
     places = [dataset_folder(folder, split) for split in SPLITS]
     files = sorted({path for one in places for path in (*one.glob("*.arrow"), one / "state.json")})

@@ -66,9 +66,9 @@ def megatron_indexes(folder: Path, split: str) -> list[Path]:
     """The indexes of a split: `train.idx`, else the `PREFIX_text_document.idx` that Megatron's
     `preprocess_data.py` writes, those of a prefix like `valid` for validation. `folder` may also be
     such a prefix itself. Those of tests are left alone."""
-    alone = folder.with_name(f"{folder.name}.idx")
-    if split == "train" and not folder.is_dir() and alone.is_file():
-        return [alone]
+    if not folder.is_dir():
+        alone = folder.with_name(f"{folder.name}.idx")
+        return [alone] if split == "train" and alone.is_file() else []
     if (named := folder / f"{split}.idx").exists():
         return [named]
     found = {path: path.name.startswith(HELD_OUT_PREFIXES) for path in folder.glob(WRITTEN_NAMES)}
@@ -79,11 +79,22 @@ def megatron_indexes(folder: Path, split: str) -> list[Path]:
     )
 
 
+def megatron_files(folder: Path, split: str) -> list[Path]:
+    """What an import of a split reads: the pairs of its ids and of their loss masks."""
+    indexes = megatron_indexes(folder, split)
+    indexes += [mask for mask in map(_mask_index, indexes) if mask.exists()]
+    return [path for one in indexes for path in (one, one.with_suffix(".bin"))]
+
+
+def _mask_index(index: Path) -> Path:
+    return index.with_name(f"{index.stem}{MASK_SUFFIX}.idx")
+
+
 def read_megatron(folder: Path, split: str) -> Iterator[ForeignDocument]:
     """Documents of the `.bin`/`.idx` pairs of a split, with their loss masks. Raises
     ExchangeError."""
     for index in megatron_indexes(folder, split) or [folder / f"{split}.idx"]:
-        masks = index.with_name(f"{index.stem}{MASK_SUFFIX}.idx")
+        masks = _mask_index(index)
         if not masks.exists():
             yield from map(ForeignDocument, _read_pair(index))
             continue

@@ -7,13 +7,16 @@ the page. The subject becomes the title. Left out: addresses, other headers, att
 from __future__ import annotations
 
 import email
+import email.header
 from email import policy
+from email.errors import HeaderParseError
 from email.message import Message
 from email.utils import parsedate_to_datetime
 
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
+from tasks.corpus.visible import shows
 from tasks.ingest.decoding import Encoding, decode
 from tasks.readers.pages import BrokenPage, PageText
 
@@ -42,7 +45,8 @@ def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
 def _texts(message: Message, kind: str, charset: str | None) -> list[tuple[str, Encoding]]:
     found = []
     for part in message.walk():
-        if part.get_content_type() != kind or part.get_filename() or part.is_multipart():
+        is_attached = part.get_filename() or part.get_content_disposition() == "attachment"
+        if part.get_content_type() != kind or is_attached or part.is_multipart():
             continue
         payload = part.get_payload(decode=True)
         if isinstance(payload, bytes) and payload:
@@ -50,18 +54,23 @@ def _texts(message: Message, kind: str, charset: str | None) -> list[tuple[str, 
             text, encoding = decode(payload, part.get_content_charset() or charset, is_html)
             if is_html:
                 text = extract_plain_text(HTMLTree.parse(text), main_content=False)
-            found.append((text, encoding))
+            if shows(text):
+                found.append((text, encoding))
     return found
 
 
 def _header(message: Message, name: str) -> str | None:
-    """A header as text: encoded words are decoded (RFC 2047)."""
+    """A header as text: encoded words are decoded (RFC 2047). None where they are damaged."""
     value = message.get(name)
     if value is None:
         return None
+    try:
+        decoded = email.header.decode_header(str(value))
+    except HeaderParseError:
+        return None
     pieces = [
         decode(piece, charset, False)[0] if isinstance(piece, bytes) else piece
-        for piece, charset in email.header.decode_header(str(value))
+        for piece, charset in decoded
     ]
     return " ".join("".join(pieces).split()) or None
 

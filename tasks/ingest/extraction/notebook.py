@@ -20,7 +20,8 @@ def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
         # Version 3 has its cells in worksheets.
         sheets = notebook.get("worksheets") or [notebook]
         cells = [cell for sheet in sheets for cell in sheet["cells"]]
-        language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "")
+        kernel = (notebook.get("metadata") or {}).get("kernelspec") or {}
+        language = kernel.get("language") or ""
         blocks = [block for cell in cells if (block := _block(cell, str(language)))]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise BrokenPage(f"unreadable notebook: not one ({type(error).__name__})") from error
@@ -28,7 +29,7 @@ def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
 
 
 def _block(cell: dict[str, Any], language: str) -> str:
-    source = cell.get("source", cell.get("input", ""))
+    source = cell.get("source") or cell.get("input") or ""
     text = ("".join(source) if isinstance(source, list) else str(source)).strip("\n")
     if cell["cell_type"] == "code" and text.strip():
         return f"```{cell.get('language', language)}\n{text}\n```"

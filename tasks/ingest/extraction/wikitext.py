@@ -4,6 +4,7 @@ templates, files, categories, references, formulas."""
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from tasks.ingest.decoding import decode
 from tasks.readers.pages import PageText
@@ -21,13 +22,22 @@ def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
 
     source, _ = decode(data, charset or "utf-8", False)
     page = mwparserfromhell.parse(source)
-    for link in page.filter_wikilinks(recursive=True):
-        # A link within one that was removed is gone already.
-        if NOT_TEXT.search(f"{link.title}|{link.text or ''}") and page.contains(link):
-            page.remove(link)
-    for tag in page.filter_tags(recursive=True):
-        if str(tag.tag).strip().lower() in LEFT_OUT and page.contains(tag):
-            page.remove(tag)
+    # The library's own `remove` looks through the whole page for each node.
+    waiting = [page]
+    while waiting:
+        code = waiting.pop()
+        code.nodes = [node for node in code.nodes if not _is_left_out(node)]
+        waiting.extend(child for node in code.nodes for child in node.__children__())
     lines = MAGIC_WORD.sub("", page.strip_code()).split("\n")
     text = "\n".join(line.strip() for line in lines).strip()
     return PageText(re.sub(r"\n{3,}", "\n\n", text))
+
+
+def _is_left_out(node: Any) -> bool:
+    from mwparserfromhell.nodes import Tag, Template, Wikilink
+
+    if isinstance(node, Wikilink):
+        return NOT_TEXT.search(f"{node.title}|{node.text or ''}") is not None
+    if isinstance(node, Tag):
+        return str(node.tag).strip().lower() in LEFT_OUT
+    return isinstance(node, Template)

@@ -28,9 +28,8 @@ OPENING, CLOSING = True, False
 def read_docx(data: bytes, charset: str | None, max_bytes: int) -> PageText:
     """The body of a Word document."""
     archive = _Archive(data, max_bytes)
-    text = "".join(
-        _office_text(archive.xml("word/document.xml"), DOCX_SIGNS, DOCX_TEXT, DOCX_LEFT_OUT)
-    )
+    body = archive.xml("word/document.xml")
+    text = _joined(_office_text(body, DOCX_SIGNS, DOCX_TEXT, DOCX_LEFT_OUT))
     properties = archive.xml("docProps/core.xml") if archive.has("docProps/core.xml") else None
     return PageText(text, **_dublin_core(properties))
 
@@ -38,7 +37,7 @@ def read_docx(data: bytes, charset: str | None, max_bytes: int) -> PageText:
 def read_odt(data: bytes, charset: str | None, max_bytes: int) -> PageText:
     """The body of an OpenDocument text."""
     archive = _Archive(data, max_bytes)
-    text = "".join(_office_text(archive.xml("content.xml"), ODT_SIGNS, None, ODT_LEFT_OUT))
+    text = _joined(_office_text(archive.xml("content.xml"), ODT_SIGNS, None, ODT_LEFT_OUT))
     properties = archive.xml("meta.xml") if archive.has("meta.xml") else None
     return PageText(text, **_dublin_core(properties))
 
@@ -65,11 +64,8 @@ class _Archive:
     """A zip archive, of which no more than `max_bytes` are taken."""
 
     def __init__(self, data: bytes, max_bytes: int) -> None:
-        self._zip, self._left_bytes, self._max_bytes = (
-            zipfile.ZipFile(io.BytesIO(data)),
-            max_bytes,
-            max_bytes,
-        )
+        self._zip = zipfile.ZipFile(io.BytesIO(data))
+        self._left_bytes = self._max_bytes = max_bytes
 
     def has(self, name: str) -> bool:
         return name in self._zip.namelist()
@@ -99,7 +95,7 @@ DOCX_SIGNS: Mapping[str, tuple[str, str]] = {
 """What stands before and after an element."""
 DOCX_TEXT = "t"
 """The only element whose text counts."""
-DOCX_LEFT_OUT = ("Fallback", "pPr", "rPr")
+DOCX_LEFT_OUT = ("Fallback", "pPr", "rPr", "moveFrom")
 ODT_SIGNS: Mapping[str, tuple[str, str]] = {
     "tab": ("\t", ""),
     "line-break": ("\n", ""),
@@ -118,6 +114,12 @@ ODT_LEFT_OUT = (
     "font-face-decls",
 )
 PARAGRAPHS = ("p", "h")
+
+
+def _joined(pieces: Iterator[str]) -> str:
+    """The text without what ends the last paragraph of a cell and the last cell of a row."""
+    lines = "".join(pieces).replace(" \t", "\t").split("\n")
+    return "\n".join(line.rstrip(" \t") for line in lines)
 
 
 def _office_text(

@@ -2,8 +2,9 @@
 
 SQLite comes with Python, and opens a file as it is, unchanged and without writing. Where the
 source has no query, the only table with the text column is read in the order of its rows. With
-one, DuckDB runs it over a Parquet file, as table `input`. A query sees nothing but its file: what
-else it would read is not in the key. Without `order by`, DuckDB keeps the order of the file.
+one, DuckDB runs it over a Parquet file, as table `input`. A query is one SELECT statement, since
+others could write. It sees nothing but its file: what else it would read is not in the key. Without
+`order by`, DuckDB keeps the order of the file.
 """
 
 from __future__ import annotations
@@ -27,10 +28,23 @@ STEPS, MAX_STEPS_BETWEEN_ROWS = 1_000_000, 2_000
 """Of SQLite's machine: so many millions without a row are a query that does not end."""
 ROWS_AT_ONCE = 256
 DUCKDB_SETTINGS = {"threads": 1, "memory_limit": "2GB", "autoinstall_known_extensions": False}
+NOT_ONE_SELECT = "source.query is not one SELECT statement"
 
 
 class _NotUtf8(bytes):
     """A text of a database that is not UTF-8."""
+
+
+def may_be_one_select(query: str) -> bool:
+    """Whether a query is one SELECT, or in a dialect that only SQLite can judge."""
+    import duckdb
+
+    with duckdb.connect(config=DUCKDB_SETTINGS) as database:
+        try:
+            statements = database.extract_statements(query)
+        except duckdb.Error:
+            return True
+    return [one.type for one in statements] == [duckdb.StatementType.SELECT]
 
 
 def read_sqlite(
@@ -43,13 +57,19 @@ def read_sqlite(
 ) -> Iterator[Item]:
     """Records at the number of their row in the result."""
     row = 0
+    if query is not None and not may_be_one_select(query):
+        yield Fault(1, None, f"unreadable SQLite: {NOT_ONE_SELECT}", ends=True)
+        return
     with _as_file(stream) as path:
+        if changes := _unsaved(path):
+            yield Fault(1, None, f"unreadable SQLite: {changes}", ends=True)
+            return
         database = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
         with contextlib.closing(database):
             database.text_factory = _as_text
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.record_bytes)
             try:
-                found = query or _only_table(database, columns.text)
+                found = _only_table(database, columns.text) if query is None else query
                 if isinstance(found, Fault):
                     yield found
                     return
@@ -61,6 +81,9 @@ def read_sqlite(
                 steps = _Steps()
                 database.set_progress_handler(steps.take, STEPS)
                 cursor = database.execute(found)
+                if cursor.description is None:
+                    yield Fault(1, None, f"unreadable SQLite: {NOT_ONE_SELECT}", ends=True)
+                    return
                 names = [column[0] for column in cursor.description]
                 for values in cursor:
                     steps.count = 0
@@ -77,6 +100,9 @@ def query_parquet(
     import duckdb
 
     row = 0
+    if not may_be_one_select(query):
+        yield Fault(1, None, f"unreadable Parquet: {NOT_ONE_SELECT}", ends=True)
+        return
     try:
         batch_rows(stream, limits)
     except OverLimit as error:
@@ -141,6 +167,23 @@ def _only_table(database: sqlite3.Connection, text: str) -> str | Fault:
         " read with source.query",
         ends=True,
     )
+
+
+def _unsaved(path: Path) -> str | None:
+    """What SQLite would have to do to the file before its rows are those of the database: take in
+    its log of changes, or undo a transaction that was broken off (SQLite, File Format, 3 and 4)."""
+    real = path.resolve()
+    log, journal = (real.with_name(real.name + end) for end in ("-wal", "-journal"))
+    if log.is_file() and log.stat().st_size:
+        return (
+            "its -wal file holds changes that are not in it; run `pragma wal_checkpoint(truncate)`"
+        )
+    if journal.is_file():
+        with journal.open("rb") as file:
+            # A journal that is done with is empty, or its header is zeros.
+            if file.read(1).strip(b"\0"):
+                return "its -journal file undoes a broken transaction; open it once with `sqlite3`"
+    return None
 
 
 def _why(kind: str, row: int, error: BaseException) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from tasks.ingest.code import fault_of, language_of, license_of
 from tasks.ingest.sources import SourceConfig
+from tests.support.data.input_files import COMPRESS, as_tar, as_zip
 from tests.support.data.make_artifacts import ingest_files, read_documents, write_jsonl
 
 MIT = "# Permission is hereby granted, free of charge, to any\n# person obtaining a copy\n"
@@ -104,6 +105,19 @@ def test_a_folder_of_code_becomes_documents_with_facts(tmp_path: Path) -> None:
     assert {row["source"] for row in rows.values()} == {"one", "two"}
     assert made.counters["dropped"]["MINIFIED"] == 1 and made.counters["quarantined"] == 0
     assert made.metrics["licenses"]["MIT"] == 1
+
+
+def test_an_archive_of_code_is_read_like_its_folder(tmp_path: Path) -> None:
+    members = {"repo/a.py": CODE.encode(), "repo/b.png": b"\x89PNG", "repo/c.txt": b"no"}
+    inner = as_zip({"lib/d.py": CODE.encode(), "lib/.hidden/e.py": CODE.encode()})
+    (tmp_path / "in.tar.gz").write_bytes(COMPRESS[".gz"](as_tar(members | {"x.zip": inner})))
+    made = ingest_files(tmp_path, "out", [tmp_path / "in.tar.gz"], text_kind="code")
+    facts = [json.loads(row["metadata"]) for row in read_documents(made)]
+    assert [(one["path"], one["repository"], one["code_language"]) for one in facts] == [
+        ("repo/a.py", "repo", "Python"),
+        ("lib/d.py", "lib", "Python"),
+    ]
+    assert made.counters["skipped"] == {"archive_member": 3} and not made.counters["quarantined"]
 
 
 def test_what_a_record_states_comes_before_what_is_found(tmp_path: Path) -> None:

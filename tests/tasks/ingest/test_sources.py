@@ -93,6 +93,12 @@ def test_key_holds_the_mapping_of_every_source_and_no_path(
         ({"format": "pptx"}, "format (pptx) has no reader"),
         ({"delimiter": ";;"}, "delimiter (';;') must be one character"),
         ({"delimiter": '"', "quote": '"'}, "must differ"),
+        (
+            {"query": "-- all of them"},
+            "source.query ('-- all of them') must be one SELECT statement",
+        ),
+        ({"query": "select 1; select 2"}, "must be one SELECT statement; try query='select id"),
+        ({"query": "delete from posts"}, "must be one SELECT statement"),
         ({"text_kind": "pdf"}, "text_kind (pdf) is not a choice"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pyarrow as pa
@@ -94,6 +95,55 @@ def test_a_member_of_several_records_is_no_part_of_a_sample() -> None:
     data = as_tar({"0.jsonl": b'{"text": "a"}\n{"text": "b"}\n', "1.txt": b"c"})
     first, second = read_bytes("s.tar", data, layout=Layout(archive_unit="sample"))
     assert isinstance(first, Fault) and isinstance(second, Record)
+
+
+@pytest.mark.parametrize("json_first", [True, False])
+def test_a_sample_is_named_by_its_place_unless_a_member_has_its_id(json_first: bool) -> None:
+    members = {"0.txt": b"a", "0.json": b'{"id": "7", "text": null}', "1.txt": b"b"}
+    names = sorted(members, key=lambda name: (name[0], name.endswith("n") != json_first))
+    data = as_tar({name: members[name] for name in names})
+    items = read_bytes("s.tar", data, layout=Layout(archive_unit="sample"))
+    assert values(items) == [{"id": "7", "text": "a"}, {"id": "s.tar!1", "text": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("members", "error"),
+    [
+        ({"0.txt": b"a", "0.alt.txt": b"b"}, "members '.txt' and '.alt.txt' differ in a column"),
+        ({"0.txt": b"a", "0.json": b'{"text": "b"}'}, "members '.txt' and '.json' differ"),
+        ({"0.a.json": b'{"n": 1}', "0.b.json": b'{"n": 2}'}, "members '.a.json' and '.b.json'"),
+        ({"0.txt": b"a", "0.html": b"<p>a"}, "members '.txt' and '.html' differ"),
+    ],
+)
+def test_members_that_differ_in_a_column_are_a_fault_that_names_them(
+    members: dict[str, bytes], error: str
+) -> None:
+    data = as_tar(members | {"1.txt": b"next", "1.json": b'{"text": "next"}'})
+    first, second = read_bytes("s.tar", data, layout=Layout(archive_unit="sample"))
+    assert isinstance(first, Fault) and first.error.startswith(f"unreadable sample: {error}")
+    assert isinstance(second, Record) and second.values["text"] == "next"
+
+
+def test_a_sample_is_held_up_to_the_limit_of_a_record() -> None:
+    limit = 1 << 20
+    parts = {f"0.{n}.json": b'{"c%d": ["%s"]}' % (n, b"x" * (limit // 4)) for n in range(99)}
+    lines = b"".join(b'{"n": "%s"}\n' % (b"x" * (limit // 4)) for _ in range(99))
+    data = as_tar(parts | {"1.txt": b"next", "2.jsonl": lines})
+    tracemalloc.start()
+    items = read_bytes("s.tar", data, Limits(limit), Layout(archive_unit="sample"))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    first, second, third = items
+    assert isinstance(first, Fault) and first.error.startswith("over the limit: a sample of more")
+    assert isinstance(second, Record) and isinstance(third, Fault)
+    assert peak_bytes < 9 * limit < len(lines) / 2
+
+
+def test_damage_of_an_archive_is_known_where_its_last_sample_is_lost_already() -> None:
+    data = as_tar({"0.json": b"{", "0.txt": b"x" * 5000})
+    cut = read_bytes("s.tar", data[:2500], layout=Layout(archive_unit="sample"))
+    (fault,) = cut
+    assert isinstance(fault, Fault) and fault.ends
 
 
 def test_lists_of_what_is_beside_them_are_not_read(tmp_path: Any) -> None:

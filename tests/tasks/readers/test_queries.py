@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -61,20 +62,69 @@ def test_a_query_gives_the_records(made: bytes, tmp_path: Path) -> None:
     "query",
     [
         "select * from nowhere",
-        "delete from documents",
         "attach 'other.sqlite' as other",
-        "pragma journal_mode = wal",
         "with recursive x(a) as (select 1 union all select a + 1 from x) select max(a) from x",
         "select 1 as text, 2 as text",
-        "",
+        "/* a comment that does not end",
     ],
 )
 def test_a_query_that_cannot_be_run_is_a_fault(
     query: str, made: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tasks.readers.tables.queries.MAX_STEPS_BETWEEN_ROWS", 3)
-    items = read_bytes("a.sqlite", made, layout=Layout(query=query or "select"))
+    items = read_bytes("a.sqlite", made, layout=Layout(query=query))
     assert len(errors(items)) == len(items) == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "-- only a comment",
+        "/* a */ ;",
+        "select 1 as text; select 2 as text",
+        "delete from documents",
+        "pragma journal_mode = wal",
+        "copy (select 42 as text) to '{path}' (format parquet, use_tmp_file false)",
+        "copy (select 42 as text) to '{path}' (format csv, use_tmp_file false)",
+    ],
+)
+def test_a_query_that_is_not_one_select_is_refused_and_changes_nothing(
+    query: str, made: bytes, tmp_path: Path
+) -> None:
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    (tmp_path / "a.sqlite").write_bytes(made)
+    for path in (tmp_path / "a.parquet", tmp_path / "a.sqlite"):
+        before = path.read_bytes()
+        (error,) = errors(read_items(path, Layout(query=query.format(path=path))))
+        assert error.endswith(": source.query is not one SELECT statement")
+        assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete", "persist"])
+def test_a_database_with_unsaved_changes_is_refused_until_they_are_in_it(
+    mode: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.sqlite"
+    database(path, f"pragma journal_mode = {mode}")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.executescript("pragma cache_spill = 1; pragma cache_size = 1")
+        writer.execute("begin")
+        writer.executemany("insert into documents(text) values (?)", [("x" * 5000,)] * 99)
+        if mode == "wal":
+            writer.execute("commit")
+        (tmp_path / "link.sqlite").symlink_to(path)
+        files = {file: file.read_bytes() for file in tmp_path.glob("a.sqlite*")}
+        for name in ("a.sqlite", "link.sqlite"):
+            (error,) = errors(read_items(tmp_path / name))
+            assert error.startswith("unreadable SQLite: its -")
+        assert files == {file: file.read_bytes() for file in tmp_path.glob("a.sqlite*")}
+        if mode == "wal":
+            writer.execute("pragma wal_checkpoint(truncate)")
+        else:
+            writer.execute("rollback")
+        read = values(read_items(path))
+    assert read[:300] == ROWS and len(read) == (399 if mode == "wal" else 300)
 
 
 def test_a_query_over_a_file_reads_no_other_file(tmp_path: Path) -> None:

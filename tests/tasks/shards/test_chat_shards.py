@@ -143,6 +143,15 @@ def test_a_mask_of_other_tokens_is_refused(made: tuple[Artifact, Artifact], tmp_
         list(read_megatron(tmp_path / "out", "train"))
 
 
+def test_masks_of_another_engine_are_in_the_key(
+    made: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_shards(made[1], "megatron", tmp_path / "out")
+    monkeypatch.chdir(tmp_path / "out")
+    files = ShardsConfig(form="megatron", path=Path(".")).input_files()
+    assert set(files) == {path.name for path in Path(".").iterdir()}
+
+
 def test_datasets_reads_the_mask_beside_the_ids(
     made: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_core.config import key_config
+from llm_core.config import ConfigError, key_config
 from llm_core.data.config import DataConfig
 from llm_core.data.shards import open_shards
 from tasks.runtime.artifact import Artifact
@@ -123,3 +123,8 @@ def test_settings_that_came_later_leave_keys_as_they_were() -> None:
     some = ShardsConfig(fill_in_middle=FillInMiddleConfig(rate=0.5))
     assert key_config(some)["fill_in_middle"]["rate"] == 0.5
     assert key_config(DataConfig(loss_on="assistant"))["loss_on"] == "assistant"
+
+
+def test_tokens_of_another_engine_have_no_middle_to_fill() -> None:
+    with pytest.raises(ConfigError, match=r"fill_in_middle\.rate \(0\.5\) is for form=documents"):
+        ShardsConfig(form="megatron", path=Path("x"), fill_in_middle=FillInMiddleConfig(rate=0.5))
