@@ -47,7 +47,7 @@ def are_international(numbers: np.ndarray) -> np.ndarray:
         mine = np.flatnonzero(found == code)
         plan = _plan(code)
         rest = pc.utf8_slice_codeunits(written.take(pa.array(mine)), len(str(code)))
-        verdicts[mine] = plan.are_valid(plan.stripped(rest, checked=True))
+        verdicts[mine] = plan.are_valid(plan.stripped(rest))
     return verdicts
 
 
@@ -73,7 +73,7 @@ def are_national(digits: Column, shape: tuple[int, ...], region: str) -> np.ndar
         (inland_places[coded], _pick(behind, better), main),
         (inland_places[~coded], _pick(inland, ~coded), home),
     ):
-        own = plan.stripped(rest, checked=True)
+        own = plan.stripped(rest)
         valid = main.are_valid(own)
         places = places[valid]
         verdicts[places] = main.are_written(_pick(own, valid), _pick(digits, places), shape)
@@ -103,8 +103,7 @@ class Plan:
             plan.national_prefix_transform_rule,
         )
         self._general = f"^(?:{plan.general_desc.national_number_pattern})$"
-        self._lengths = plan.general_desc.possible_length
-        self._local_lengths = plan.general_desc.possible_length_local_only
+        self._max_digits = plan.general_desc.possible_length[-1]
         self._regions = [
             (
                 each.leading_digits,
@@ -127,14 +126,11 @@ class Plan:
 
     def are_too_long(self, numbers: Column) -> np.ndarray:
         """Which numbers are longer than all of the region, as booleans."""
-        sizes = _sizes(numbers)
-        return (sizes > self._lengths[-1]) & ~np.isin(sizes, self._local_lengths)
+        return _sizes(numbers) > self._max_digits
 
-    def stripped(self, numbers: Column, checked: bool = False) -> Column:
-        """Numbers without a national prefix and the code of a carrier.
-
-        checked: the prefix stays where the rest has no possible length.
-        """
+    def stripped(self, numbers: Column) -> Column:
+        """Numbers without a national prefix and the code of a carrier, but for those that have the
+        general form only with them."""
         if not self._prefix:
             return numbers
         pattern = f"^(?:{self._prefix})"
@@ -149,10 +145,6 @@ class Plan:
             ruled = _sizes(_replaced(whole, pattern, rf"\{last}")) > _sizes(rest)
             rest = pc.if_else(pa.array(ruled), _replaced(whole, pattern, self._rule), rest)
         taken = ~self.are_viable(whole) | self.are_viable(rest)
-        if checked:
-            sizes = _sizes(rest)
-            possible = np.isin(sizes, self._lengths) & ~np.isin(sizes, self._local_lengths)
-            taken &= possible | self.are_too_long(rest)
         begins[begins] = taken
         return pc.replace_with_mask(numbers, pa.array(begins), _pick(rest, taken))
 

@@ -65,12 +65,32 @@ def test_numbers_judged_together_are_those_of_the_package_everywhere() -> None:
 
 
 def test_numbers_that_only_some_forms_of_a_plan_have_are_judged_by_all_of_them() -> None:
-    """A German one that fits a kind and not the general form, Canadian, Kazakh and Vatican ones,
-    an Argentine mobile one, and one whose prefix is another's digits."""
-    numbers = [4949791877, 15145550199, 77012345678, 390669812345, 5491123456789, 44020]
+    """A German one that fits a kind and not the general form, of regions that share a code, of a
+    rule that rewrites a prefix, and of digits that are no prefix where they must stay."""
+    numbers = [4949791877, 15145550199, 77012345678, 390669812345, 44020, 67210660, 3758011234567]
     wanted = [pii_oracles.is_international(str(number)) for number in numbers]
     assert phone_plans.are_international(np.array(numbers)).tolist() == wanted
-    assert sum(wanted) == 4
+    assert sum(wanted) == 5
+
+
+@pytest.mark.parametrize(
+    ("region", "written", "is_one"),
+    [
+        ("GA", "060 31 23 44", True),
+        ("BY", "375 801 123 4565", True),
+        ("BQ", "599 9 556 1234", True),
+        ("JE", "44 1461 256769", True),
+        ("AD", "376 310", True),
+        ("AR", "011 15 2345 6789", True),
+        ("GB", "020 7946 0018", True),
+        ("GB", "0207 946 0018", False),
+    ],
+)
+def test_dialled_numbers_are_read_as_the_package_reads_them(region, written, is_one) -> None:
+    groups = tuple(written.split())
+    assert pii_oracles.is_national(groups, region) == is_one
+    shape = tuple(map(len, groups))
+    assert phone_plans.are_national(pa.array(["".join(groups)]), shape, region).tolist() == [is_one]
 
 
 def test_few_numbers_and_many_get_the_same_verdicts() -> None:
