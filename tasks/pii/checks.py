@@ -13,9 +13,16 @@ import ipaddress
 import re
 
 import numpy as np
+import pyarrow as pa
 
 from tasks.definitions import pii_kinds as kinds
-from tasks.pii.phones import LARGEST, are_planned, is_international, is_national, phone_shapes
+from tasks.pii.phones import (
+    LARGEST,
+    are_international,
+    are_national,
+    are_planned,
+    phone_shapes,
+)
 
 ALWAYS = (-9999, 9999)
 """First and last year of a county that was always there."""
@@ -60,7 +67,8 @@ class Checks:
 
         if kind in (kinds.PHONE, *kinds.NATIONAL_PHONES):
             # Judges of telephones are asked once for each number of a text of many.
-            numbers, places = np.unique(values, return_inverse=True)
+            encoded = pa.array(values).dictionary_encode()
+            numbers, places = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
             verdict: np.ndarray = self._are_phones(kind, numbers)[places]
             return verdict
         verdicts = are_ids(kind, values)
@@ -71,19 +79,23 @@ class Checks:
 
     def _are_phones(self, kind: int, values: np.ndarray) -> np.ndarray:
         if kind == kinds.PHONE:
-            return np.array([is_international(number) for number in values.tolist()], np.bool_)
+            return are_international(values)
         if kind == kinds.LOCAL_PHONE:
-            return np.array([self._is_national(value) for value in values.tolist()], np.bool_)
+            return self._are_national(values)
         regions = (*self._regions, *LARGEST) if kind == kinds.LABELLED_PHONE else self._regions
         written = [
             f"{value // kinds.MAX_DIGITS:0{value % kinds.MAX_DIGITS}d}" for value in values.tolist()
         ]
         return are_planned(written, regions)
 
-    def _is_national(self, value: int) -> bool:
-        number, place = value >> kinds.SHAPE_BITS, value & kinds.MAX_PHONE_SHAPES - 1
-        shape = self.phone_shapes[place]
-        return any(is_national(number, shape, region) for region in self._regions)
+    def _are_national(self, values: np.ndarray) -> np.ndarray:
+        verdicts = np.zeros(len(values), np.bool_)
+        numbers, places = values >> kinds.SHAPE_BITS, values & kinds.MAX_PHONE_SHAPES - 1
+        for place in np.unique(places).tolist():
+            mine = np.flatnonzero(places == place)
+            shape = self.phone_shapes[place]
+            verdicts[mine] = are_national(numbers[mine], shape, self._regions)
+        return verdicts
 
 
 def _by_text(kind: int, values: np.ndarray, rows: np.ndarray) -> np.ndarray:

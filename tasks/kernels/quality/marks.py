@@ -15,13 +15,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from tasks.kernels import inner
 from tasks.kernels.text.bitmaps import count_ones, trailing_zeros
 from tasks.kernels.text.chars import decode
+from tasks.kernels.text.vectors import Blocks
 
 PUNCTUATION, SYMBOL, SENTENCE_END, CONTROL, BLANK = 1, 2, 4, 8, 16
 WIDE_ENDS = "‼⁇⁈⁉。．｡！？؟۔।॥։።፧፨᠃᠉၊།༎᙮៕"
@@ -53,45 +53,22 @@ def _kinds_of_block(typing_context: Any, buf: Any, pos: Any) -> Any:
     of characters to look up), each as the bits of one number."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        byte, block = ir.IntType(8), ir.VectorType(ir.IntType(8), 64)
-
-        def load(ahead):  # type: ignore[no-untyped-def]
-            offset = builder.add(arguments[1], ir.Constant(ir.IntType(64), ahead))
-            place = builder.gep(arguments[0], [offset])
-            word = builder.load(builder.bitcast(place, block.as_pointer()))
-            word.align = 1
-            return word
-
-        here, following = load(0), load(1)
-
-        def all_of(value):  # type: ignore[no-untyped-def]
-            return ir.Constant(block, [ir.Constant(byte, value)] * 64)
-
-        def within(chars, first, last):  # type: ignore[no-untyped-def]
-            above = builder.sub(chars, all_of(first))
-            return builder.icmp_unsigned("<=", above, all_of(last - first))
-
-        def any_of(*masks):  # type: ignore[no-untyped-def]
-            found = masks[0]
-            for mask in masks[1:]:
-                found = builder.or_(found, mask)
-            return found
-
-        def equal(*values, chars=here):  # type: ignore[no-untyped-def]
-            return any_of(*(builder.icmp_unsigned("==", chars, all_of(v)) for v in values))
+        blocks = Blocks(builder, *arguments)
+        here, following = blocks.load(0), blocks.load(1)
+        within, any_of, equal = blocks.within, blocks.any_of, blocks.equal
 
         digits = within(here, 0x30, 0x39)
-        letters = within(builder.or_(here, all_of(0x20)), 0x61, 0x7A)
-        symbols = any_of(equal(*b"$+^`|~"), within(here, ord("<"), ord(">")))
-        spaces = any_of(equal(0x20), within(here, 0x09, 0x0D), within(here, 0x1C, 0x1F))
+        letters = within(builder.or_(here, blocks.all_of(0x20)), 0x61, 0x7A)
+        symbols = any_of(equal(here, *b"$+^`|~"), within(here, ord("<"), ord(">")))
+        spaces = any_of(equal(here, 0x20), within(here, 0x09, 0x0D), within(here, 0x1C, 0x1F))
         known = any_of(digits, letters, symbols)
         punctuation = builder.and_(within(here, 0x21, 0x7E), builder.not_(known))
         of_letters = any_of(*(within(here, *leads) for leads in _LETTER_LEADS))
-        signs = builder.and_(equal(0xC3), equal(0x97, 0xB7, chars=following))  # × and ÷
+        signs = builder.and_(equal(here, 0xC3), equal(following, 0x97, 0xB7))  # × and ÷
         odd = builder.and_(within(here, 0xC2, 0xF4), builder.not_(of_letters))
         odd = builder.or_(odd, signs)
         found = digits, punctuation, symbols, spaces, odd
-        words = [builder.bitcast(mask, ir.IntType(64)) for mask in found]
+        words = [blocks.bits(mask) for mask in found]
         return context.make_tuple(builder, signature.return_type, words)
 
     return types.UniTuple(types.uint64, 5)(buf, types.int64), generate

@@ -26,6 +26,7 @@ from tasks.kernels.text.chars import (
     char_classes,
     decode,
 )
+from tasks.kernels.text.vectors import Blocks
 
 IN_UNIT, IS_LETTER, IS_UNSEGMENTED, IS_MARK, IS_SPACE, IS_APOSTROPHE = 1, 2, 4, 8, 16, 32
 PADDING = 72
@@ -97,50 +98,27 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        byte, block = ir.IntType(8), ir.VectorType(ir.IntType(8), 64)
-        data = arguments[0]
+        blocks = Blocks(builder, *arguments)
+        within, any_of = blocks.within, blocks.any_of
 
-        def load(ahead):  # type: ignore[no-untyped-def]
-            offset = builder.add(arguments[1], ir.Constant(ir.IntType(64), ahead))
-            place = builder.gep(data, [offset])
-            word = builder.load(builder.bitcast(place, block.as_pointer()))
-            word.align = 1
-            return word
+        def equal(block, sign):  # type: ignore[no-untyped-def]
+            return blocks.equal(block, ord(sign))
 
-        def all_of(value):  # type: ignore[no-untyped-def]
-            return ir.Constant(block, [ir.Constant(byte, value)] * 64)
-
-        def equal(chars, value):  # type: ignore[no-untyped-def]
-            return builder.icmp_unsigned("==", chars, all_of(ord(value)))
-
-        def within(chars, first, last):  # type: ignore[no-untyped-def]
-            above = builder.sub(chars, all_of(first))
-            return builder.icmp_unsigned("<=", above, all_of(last - first))
-
-        def any_of(*masks):  # type: ignore[no-untyped-def]
-            found = masks[0]
-            for mask in masks[1:]:
-                found = builder.or_(found, mask)
-            return found
-
-        here = load(0)
-        lower = [builder.or_(load(ahead), all_of(0x20)) for ahead in range(3)]
+        here, following = blocks.load(0), blocks.load(1)
+        lower = [builder.or_(blocks.load(ahead), blocks.all_of(0x20)) for ahead in range(3)]
         phrases = []
         for rare in RARE_LETTERS:
             first, second, third = map(equal, lower, rare)
             phrases.append(builder.and_(builder.and_(first, second), third))
-        following = load(1)
         # UTF-8 of U+4E00 to U+9FFF, and of U+00C0 to U+00FF without × and ÷ and U+0400 to U+047F.
-        first_han = builder.and_(
-            equal(here, "\xe4"), builder.icmp_unsigned(">=", following, all_of(0xB8))
-        )
+        first_han = builder.and_(equal(here, "\xe4"), within(following, 0xB8, 0xFF))
         no_letter = any_of(equal(following, "\x97"), equal(following, "\xb7"))
         latin = builder.and_(equal(here, "\xc3"), builder.not_(no_letter))
         letters = within(lower[0], ord("a"), ord("z"))
         dots, braces, apostrophes = equal(here, "."), equal(here, "{"), equal(here, "'")
         found = (
-            builder.icmp_signed("<", here, all_of(0)),
-            builder.icmp_signed("<", here, all_of(0xC0)),
+            blocks.below(here, 0),
+            blocks.below(here, 0xC0),
             letters,
             any_of(letters, within(here, ord("0"), ord("9")), equal(here, "_")),
             any_of(equal(here, " "), within(here, 0x09, 0x0D), within(here, 0x1C, 0x1F)),
@@ -155,7 +133,7 @@ def _masks(typing_context: Any, buf: Any, pos: Any) -> Any:
             any_of(within(here, 0xE5, 0xE9), first_han),
             any_of(latin, within(here, 0xD0, 0xD1)),
         )
-        words = [builder.bitcast(mask, ir.IntType(64)) for mask in found]
+        words = [blocks.bits(mask) for mask in found]
         halves = zip(signature.return_type, (words[:7], words[7:]), strict=True)
         parts = [context.make_tuple(builder, kind, half) for kind, half in halves]
         return context.make_tuple(builder, signature.return_type, parts)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-BLOCK, PADDING = 64, 72
-"""Bytes told at once, and bytes that are read."""
+from tasks.kernels.text.vectors import Blocks
+
+PADDING = 72
+"""Bytes that are read."""
 
 
 @intrinsic
@@ -23,12 +24,8 @@ def beyond_ascii(typing_context: Any, buf: Any, pos: Any) -> Any:
     """Which of the 64 bytes at buf[pos] are not ASCII, as the bits of a number."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        block = ir.VectorType(ir.IntType(8), BLOCK)
-        place = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), block.as_pointer())
-        word = builder.load(place)
-        word.align = 1
-        high = builder.icmp_signed("<", word, ir.Constant(block, [0] * BLOCK))
-        return builder.bitcast(high, ir.IntType(64))
+        blocks = Blocks(builder, *arguments)
+        return blocks.bits(blocks.below(blocks.load(0), 0))
 
     return types.uint64(buf, types.int64), generate
 
@@ -53,33 +50,9 @@ def may_change(typing_context: Any, buf: Any, pos: Any) -> Any:
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        byte, block = ir.IntType(8), ir.VectorType(ir.IntType(8), BLOCK)
-
-        def load(ahead):  # type: ignore[no-untyped-def]
-            offset = builder.add(arguments[1], ir.Constant(ir.IntType(64), ahead))
-            place = builder.gep(arguments[0], [offset])
-            word = builder.load(builder.bitcast(place, block.as_pointer()))
-            word.align = 1
-            return word
-
-        def all_of(value):  # type: ignore[no-untyped-def]
-            return ir.Constant(block, [ir.Constant(byte, value)] * BLOCK)
-
-        def within(chars, first, last):  # type: ignore[no-untyped-def]
-            above = builder.sub(chars, all_of(first))
-            return builder.icmp_unsigned("<=", above, all_of(last - first))
-
-        def any_of(*masks):  # type: ignore[no-untyped-def]
-            found = masks[0]
-            for mask in masks[1:]:
-                found = builder.or_(found, mask)
-            return found
-
-        first, second, third = load(0), load(1), load(2)
-        both = builder.and_
-
-        def is_(chars, *values):  # type: ignore[no-untyped-def]
-            return any_of(*(builder.icmp_unsigned("==", chars, all_of(v)) for v in values))
+        blocks = Blocks(builder, *arguments)
+        first, second, third = blocks.load(0), blocks.load(1), blocks.load(2)
+        within, any_of, is_, both = blocks.within, blocks.any_of, blocks.equal, builder.and_
 
         def but(mask, *others):  # type: ignore[no-untyped-def]
             return both(mask, builder.not_(any_of(*others)))
@@ -111,6 +84,6 @@ def may_change(typing_context: Any, buf: Any, pos: Any) -> Any:
                 both(is_(second, 0xBC), is_(third, 0x81, 0x8C, 0x9A, 0x9B, 0x9F)),
             ),
         )
-        return builder.bitcast(found, ir.IntType(64))
+        return blocks.bits(found)
 
     return types.uint64(buf, types.int64), generate

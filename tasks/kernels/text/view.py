@@ -24,7 +24,8 @@ from numba import njit
 from tasks.kernels import inlined
 from tasks.kernels.text.addresses import pointers, store_word
 from tasks.kernels.text.bitmaps import trailing_zeros
-from tasks.kernels.text.changes import BLOCK, PADDING, beyond_ascii, copy_bytes, may_change
+from tasks.kernels.text.changes import PADDING, beyond_ascii, copy_bytes, may_change
+from tasks.kernels.text.vectors import BLOCK
 
 NUM_TABLED = 0x10000
 _ONE = np.uint64(1)
