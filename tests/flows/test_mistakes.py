@@ -154,7 +154,7 @@ MISTAKES = {
     ),
     "folder of suites that is not there": (
         ["plan", "suites.folders=[no]"],
-        ["suites.folders (no) has no suite.yaml"],
+        ["suites.folders (", "no) has no suite.yaml, nor has a folder in it"],
     ),
     "suite that is not there": (
         ["plan", "contamination.suites.x.path=no.jsonl"],

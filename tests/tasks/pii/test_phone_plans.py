@@ -16,11 +16,11 @@ from tasks.pii.config import PiiConfig
 from tasks.pii.phones import MANY, are_international, are_national, is_international, phone_shapes
 from tasks.pii.spans import find_spans
 from tests.support.data import pii_oracles
-from tests.tasks.pii.test_phones import CODES, REGIONS, _groups, _numbers
+from tests.support.data.phone_numbers import CODES, REGIONS, phone_groups, phone_number
 
 
 def _wrong_international(rng: random.Random, codes: list[int], count: int) -> tuple[list, int]:
-    written = {(str(code) + _numbers(rng, code))[:15] for code in rng.choices(codes, k=count)}
+    written = {(str(code) + phone_number(rng, code))[:15] for code in rng.choices(codes, k=count)}
     written |= {str(rng.randrange(1, 10 ** rng.randrange(1, 16))) for _ in range(count // 10)}
     numbers = sorted(number for number in written if number[0] != "0")
     verdicts = phone_plans.are_international(np.array(numbers).astype(np.int64))
@@ -32,7 +32,7 @@ def _wrong_national(rng: random.Random, regions: list[str], count: int) -> tuple
     wrong, num_valid = [], 0
     for region in regions:
         by_shape = defaultdict(list)
-        for groups in (_groups(rng, region) for _ in range(count)):
+        for groups in (phone_groups(rng, region) for _ in range(count)):
             by_shape[tuple(map(len, groups))].append(groups)
         for shape, rows in by_shape.items():
             if shape not in phone_shapes((region,)):
@@ -66,7 +66,7 @@ def test_numbers_judged_together_are_those_of_the_package_everywhere() -> None:
 
 def test_numbers_that_only_some_forms_of_a_plan_have_are_judged_by_all_of_them() -> None:
     """A German one that fits a kind and not the general form, of regions that share a code, of a
-    rule that rewrites a prefix, and of digits that are no prefix where they must stay."""
+    rule that rewrites a prefix, and of digits that a prefix must not take."""
     numbers = [4949791877, 15145550199, 77012345678, 390669812345, 44020, 67210660, 3758011234567]
     wanted = [pii_oracles.is_international(str(number)) for number in numbers]
     assert phone_plans.are_international(np.array(numbers)).tolist() == wanted
