@@ -1,38 +1,38 @@
-"""Initial weights that do not depend on the layout: each parameter has a random stream of its own.
+"""Initial weights that do not depend on the layout: each tile of a weight has a random stream.
 
-The stream is seeded by the run's seed and the parameter's name, and always draws the whole tensor,
-so one process and any sharding start from the same numbers, whatever the order of modules. Normal
-weights whose standard deviation falls with the square root of the width, 0.018 at GPT-2's 768
-(which took 0.02 at every width; narrow models learn slower from that); projections back into the
-residual stream are smaller by sqrt(2 x layers), so that its variance does not grow with depth
-(Radford et al., 2019, section 2.3). Norm weights are ones, biases zeros.
+The stream is seeded by the run's seed, the parameter's name and the place of the tile, so one
+process and any sharding start from the same numbers, whatever the order of modules, and a process
+draws the tiles that its own pieces touch and no others. Normal weights whose standard deviation
+falls with the square root of the width, 0.018 at GPT-2's 768 (which took 0.02 at every width;
+narrow models learn slower from that); projections back into the residual stream are smaller by
+sqrt(2 x layers), so that its variance does not grow with depth (Radford et al., 2019, section 2.3).
+Norm weights are ones, biases zeros.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from llm_core.model.transformer import Transformer, global_name
 
-Write = Callable[[str, torch.nn.Parameter, Tensor], None]
-"""(global name, parameter, whole initial value): writes the value, or this rank's piece."""
+TILE = (256, 256)
+"""Rows and columns drawn together: seeding a stream then costs 1 % of its numbers, and a piece that
+cuts tiles draws few numbers in vain."""
+
+Box = tuple[range, ...]
+"""What a piece is of a whole weight, along each dim."""
+Locate = Callable[[str, nn.Parameter], tuple[Sequence[int], Tensor, Box]]
+"""(global name, parameter) → shape of the whole weight, the piece that is here, which box it is."""
 
 
-def init_weights(
-    model: Transformer,
-    seed: int,
-    write: Write | None = None,
-    shapes: Mapping[str, torch.Size] | None = None,
-) -> None:
-    """Give every parameter its initial value. Costs one whole parameter of extra memory at a time.
-
-    shapes: of the whole weights by global name, where parameters are pieces of them.
-    """
+def init_weights(model: Transformer, seed: int, locate: Locate | None = None) -> None:
+    """Give every parameter its initial value, or the pieces of it that are here. Costs a tile of
+    extra memory."""
     weight_std = 0.5 / math.sqrt(model.config.dim)
     residual_std = weight_std / math.sqrt(2 * model.config.num_layers)
     with torch.no_grad():
@@ -40,19 +40,36 @@ def init_weights(
             leads_back = name.endswith(("attention.out.weight", "ffn.down.weight"))
             std = residual_std if leads_back else weight_std
             found = global_name(model.config, name)
-            shape = parameter.shape if shapes is None else shapes[found]
-            value = initial_value(found, shape, std, seed)
-            if write is None:
-                parameter.copy_(value)
+            shape, piece, box = (locate or _whole)(found, parameter)
+            if len(shape) == 1:
+                piece.fill_(0.0 if found.endswith("bias") else 1.0)
             else:
-                write(found, parameter, value)
+                _fill(piece, box, found, shape, std, seed)
 
 
-def initial_value(name: str, shape: torch.Size, std: float, seed: int) -> Tensor:
-    """The whole float32 value of one parameter, made on the CPU so that devices agree."""
-    if len(shape) == 1:
-        return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
-    stream = int.from_bytes(
-        hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "little", signed=True
-    )
-    return torch.empty(shape).normal_(std=std, generator=torch.Generator().manual_seed(stream))
+def _whole(_name: str, parameter: nn.Parameter) -> tuple[Sequence[int], Tensor, Box]:
+    return parameter.shape, parameter, tuple(map(range, parameter.shape))
+
+
+def _fill(piece: Tensor, box: Box, name: str, shape: Sequence[int], std: float, seed: int) -> None:
+    rows, columns = box
+    for top in range(rows.start - rows.start % TILE[0], rows.stop, TILE[0]):
+        for left in range(columns.start - columns.start % TILE[1], columns.stop, TILE[1]):
+            tile = draw_tile(name, shape, (top, left), std, seed)
+            above, before = max(rows.start - top, 0), max(columns.start - left, 0)
+            inside = tile[above : rows.stop - top, before : columns.stop - left]
+            y, x = top + above - rows.start, left + before - columns.start
+            piece[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
+
+
+def draw_tile(
+    name: str, shape: Sequence[int], place: tuple[int, int], std: float, seed: int
+) -> Tensor:
+    """The float32 tile whose first element is at (row, column); those at the end of a weight are
+    smaller. Made on the CPU so that devices agree."""
+    sizes = [
+        min(tile, whole - first) for tile, whole, first in zip(TILE, shape, place, strict=True)
+    ]
+    text = f"{seed}:{name}:{place[0]}:{place[1]}"
+    stream = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+    return torch.empty(sizes).normal_(std=std, generator=torch.Generator().manual_seed(stream))

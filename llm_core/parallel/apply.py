@@ -1,7 +1,7 @@
 """Puts a layout around a model, in one visible order.
 
 Build → cut layers → take losses and feed-forwards in pieces → recompute → compile → cut weights →
-allocate → fill → slice rows → choose kernels → replicate: each step wraps what those before have
+allocate → slice rows → choose kernels → replicate → fill: each step wraps what those before have
 made, and weights exist only once it is known which part of them is here.
 
 Every layout starts from the same weights and gives the gradient of one process: losses are divided
@@ -51,8 +51,12 @@ def build_layout(
     compute: ComputeConfig,
     ranks: Ranks,
     memory: MemoryConfig = NO_SAVINGS,
+    fill: bool = True,
 ) -> Layout:
-    """This rank's model with initial weights and attention kernel, laid out over processes."""
+    """This rank's model with attention kernel, laid out over processes.
+
+    fill: with initial weights; else they are whatever was in memory, for a caller that reads them.
+    """
     check_kernels(compute.kernels, ranks.device, config, compute.dtype)
     plan = parallel.plan(config.num_layers)
     model, parts = _build(config, plan, ranks)
@@ -72,7 +76,6 @@ def build_layout(
     # `to_empty` makes memory for each name, which unties them.
     if config.tied_embeddings and parallel.pp == 1:
         model.head.weight = model.embedding.weight
-    initialize(model, compute.seed, tensor)
     context = None
     if parallel.cp > 1:
         context = Context(_group(ranks, "cp"), parallel.cp_kind, parallel.cp_balanced)
@@ -84,7 +87,11 @@ def build_layout(
         pipeline = _pipeline(model, parts, plan, parallel, compute.dtype, ranks)
     elif parallel.kind in ("ddp", "zero1"):
         laid_out = _replicate(model, ranks)
-    return Layout(laid_out, pipeline, context, tensor, ranks.weights, parallel.kind == "zero1")
+    shares_state = parallel.kind == "zero1"
+    layout = Layout(laid_out, pipeline, context, tensor, ranks.weights, shares_state)
+    if fill:
+        initialize(layout, compute.seed)
+    return layout
 
 
 def _build(

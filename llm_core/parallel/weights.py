@@ -3,44 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
-from llm_core.model.init import init_weights
-from llm_core.model.transformer import Transformer, as_it_is, global_name
+from llm_core.model.init import Box, init_weights
+from llm_core.model.transformer import as_it_is, global_name
+from llm_core.parallel.cuts import cut_dim, part_of
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local, placed_weights, whole_shapes
 from llm_core.parallel.ranks import Ranks
-from llm_core.parallel.tensor import TensorShards
 
 
-def initialize(model: Transformer, seed: int, tensor: TensorShards | None) -> None:
+def initialize(layout: Layout, seed: int) -> None:
     """Give this process's weights their pieces of initial values, which no layout changes."""
-    init_weights(model, seed, partial(put, tensor), whole_shapes(model.config))
+    shapes = whole_shapes(layout.bare.config)
+
+    def locate(name: str, weight: nn.Parameter) -> tuple[torch.Size, Tensor, Box]:
+        return shapes[name], local(weight), box_of(layout, name, weight, shapes[name])
+
+    init_weights(layout.bare, seed, locate)
 
 
-def put(tensor: TensorShards | None, name: str, weight: nn.Parameter, whole: Tensor) -> None:
-    """Write this process's piece of a whole weight. Each process has it whole; nothing is sent."""
-    piece = whole if tensor is None else tensor.cut(name, whole)
+def box_of(layout: Layout, name: str, weight: nn.Parameter, shape: torch.Size) -> Box:
+    """Which box of the whole weight of this name and shape is on this process."""
+    box = [range(size) for size in shape]
+    dim = None if layout.tensor is None else cut_dim(name)
+    if layout.tensor is not None and dim is not None:
+        box[dim] = part_of(shape[dim], layout.tensor.rank, layout.tensor.size)
+    # Only the last axis cuts; the one before it replicates.
     if isinstance(weight, DTensor):
-        piece = distribute_tensor(
-            piece.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None
-        )
-    # Of pieces: a weight that rests in main memory is on another device than what distribute_tensor
-    # gives.
-    local(weight).copy_(local(piece))
+        assert layout.mesh is not None and weight.placements[-1].is_shard(0)
+        shard = layout.mesh["dp_shard"]
+        part = part_of(len(box[0]), shard.get_local_rank(), shard.size())
+        box[0] = box[0][part.start : part.stop]
+    return tuple(box)
 
 
 def write_weights(layout: Layout, weights: Mapping[str, Tensor]) -> None:
-    """Fill the model from whole weights on the CPU, by global names."""
+    """Fill the model from whole weights on the CPU, by global names. Each process has them whole;
+    nothing is sent."""
     with torch.no_grad():
         for name, weight in layout.bare.named_parameters():
             found = global_name(layout.bare.config, name)
-            put(layout.tensor, found, weight, weights[found])
+            whole = weights[found]
+            box = box_of(layout, found, weight, whole.shape)
+            local(weight).copy_(whole[tuple(slice(run.start, run.stop) for run in box)])
 
 
 def whole_weights(

@@ -41,7 +41,7 @@ from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, open_ranks
-from llm_core.parallel.weights import whole_weights, write_weights
+from llm_core.parallel.weights import initialize, whole_weights, write_weights
 from llm_core.printing import escape_defects, note, show
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
@@ -264,7 +264,7 @@ def resume(
 ) -> tuple[Layout, Optimizer, int]:
     """Model and optimizer filled from the newest checkpoint, and the step they stand at."""
     train = config.train
-    layout = build_layout(config.model, config.parallel, train, ranks, config.memory)
+    layout = build_layout(config.model, config.parallel, train, ranks, config.memory, fill=False)
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
     start = checkpoints.load(layout, optimizer, train.restart)
     if start > train.num_steps:
@@ -274,6 +274,8 @@ def resume(
         )
     if start == 0 and train.init_from is not None:
         write_weights(layout, read_weights(train.init_from, config.model))
+    elif start == 0:
+        initialize(layout, train.seed)
     if metrics:
         metrics.cut(start)
         if 0 < start < train.num_steps:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from llm_core.model.config import ComputeConfig, ModelConfig
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import OptimConfig
-from llm_core.parallel import apply
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.places import local, whole_shapes
-from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.planner.weights import (
     StateBytes,
     block_shapes,
@@ -29,33 +22,16 @@ from llm_core.planner.weights import (
     state_bytes,
     weights_outside,
 )
+from tests.support.distributed.alone import as_process
 from tests.support.distributed.cases import LAYOUTS, Problem, layout, layout_name
-
-CPU = torch.device("cpu")
-
-
-@contextmanager
-def as_process(rank: int, parallel: ParallelConfig) -> Iterator[Ranks]:
-    """This process as one of many, of which there are no others."""
-    world = parallel.num_processes
-    if parallel.kind == "none":
-        yield Ranks(0, 1, CPU)
-        return
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-    try:
-        yield Ranks(rank, world, CPU, *make_meshes(parallel, CPU))
-    finally:
-        dist.destroy_process_group()
 
 
 def held_bytes(
     model: ModelConfig, optim: OptimConfig, parallel: ParallelConfig, rank: int
 ) -> StateBytes:
     """Of the weights, their gradients and the optimizer's state, built as training builds them."""
-    with as_process(rank, parallel) as ranks, pytest.MonkeyPatch.context() as patch:
-        # Their values need what torch keeps of a mesh, which knows one process per program.
-        patch.setattr(apply, "initialize", lambda *_: None)
-        built = build_layout(model, parallel, ComputeConfig(), ranks)
+    with as_process(rank, parallel) as ranks:
+        built = build_layout(model, parallel, ComputeConfig(), ranks, fill=False)
         optimizer = build_optimizer(built, optim)
         weights = sum(local(weight.data).nbytes for weight in built.bare.parameters())
         state = sum(state.piece.nbytes for method in optimizer.methods for state in method.states())

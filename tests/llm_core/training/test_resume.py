@@ -7,11 +7,13 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from flows.services.processes import descendants
 from llm_core.data.config import DataConfig
+from llm_core.model import init
 from llm_core.training.metric_log import MetricLog, read_rows
 from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status
@@ -190,6 +192,23 @@ def test_status_says_how_far_the_run_is_while_it_runs(
         and len(set(times)) == len(times)
         and all(status["pid"] == os.getpid() for _, status in seen)
     )
+
+
+def test_initial_weights_are_drawn_only_by_a_run_that_begins_with_them(
+    config: RunConfig, uninterrupted: dict[str, bytes], tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with patch.object(init, "draw_tile", wraps=init.draw_tile) as draw:
+        run(config, first)
+        assert draw.call_count > 0
+        draw.reset_mock()
+        run(config, first)
+        train = dataclasses.replace(config.train, num_steps=1, init_from=first / "model")
+        run(dataclasses.replace(config, train=train), second)
+        draw.assert_not_called()
+    assert result_bytes(first) == uninterrupted
 
 
 def test_killed_run_resumes_to_the_same_bytes(
