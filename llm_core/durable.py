@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -24,17 +25,19 @@ def sync_folder(path: Path) -> None:
             os.close(handle)
 
 
-def write_durably(path: Path, text: str, synced: bool = True) -> None:
-    """Replace a file; readers see the old or the new text, also after a loss of power if synced."""
+def write_durably(path: Path, text: str | Iterable[str], synced: bool = True) -> None:
+    """Replace a file by a text, or by pieces of one; readers see the old or the new text, also
+    after a loss of power if synced."""
     # Two that write the same file each leave it whole, also on two machines with the same process
     # ids.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        temporary.write_text(text, "utf-8")
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.writelines([text] if isinstance(text, str) else text)
         if synced:
             sync_file(temporary)
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if synced:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ PROFILE_FOLDER = "profile"
 class MetricLog:
     """Appends rows with a `step` to a JSON-lines file; flushed row by row, synced on request.
 
-    A context: the file is closed at its end, also where the run is refused.
+    A context: the file is closed at its end, also where the run is refused. Of what training wrote
+    it remembers the last row, what validations found, and events; a million steps are in the file
+    alone.
 
-    rows: those of training; events of the run are in the file alone. resumed_step: later rows are
-    cut off; None: none are yet.
+    resumed_step: later rows are cut off; None: none are yet.
     """
 
     def __init__(self, path: Path, resumed_step: int | None = None) -> None:
@@ -40,17 +42,29 @@ class MetricLog:
         self._open(resumed_step)
 
     def _open(self, step: int | None) -> None:
-        kept = [
-            row
-            for row in read_rows(self._path)
-            if step is None or row["step"] <= step or is_of_run(row)
-        ]
-        self.rows = training_rows(kept)
-        write_durably(self._path, "".join(_line(row) for row in kept))
+        self.last: dict[str, Any] = {}
+        self.val_losses: list[float] = []
+        self.events: list[dict[str, Any]] = []
+        write_durably(self._path, self._kept(step))
         self._stream = self._path.open("a", encoding="utf-8")
 
+    def _kept(self, step: int | None) -> Iterator[str]:
+        for row in iter_rows(self._path):
+            if is_of_run(row):
+                yield _line(row)
+            elif step is None or row["step"] <= step:
+                self._remember(row)
+                yield _line(row)
+
+    def _remember(self, row: dict[str, Any]) -> None:
+        self.last = row
+        if "val_loss" in row:
+            self.val_losses.append(row["val_loss"])
+        if "event" in row:
+            self.events.append(row)
+
     def write(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
+        self._remember(row)
         self._append(row)
 
     def tell(self, event: str, step: int, what: str) -> None:
@@ -90,25 +104,31 @@ def training_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if not is_of_run(row)]
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def iter_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Whole rows of a JSON-lines file that may be growing or torn at its end; none where there is
     no file.
 
     Raises ConfigError where a row before the end is damaged, as after the loss of a disk block.
     """
     if not path.exists():
-        return []
-    rows = []
-    # What follows the last line feed is empty, or a row that was torn off.
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        try:
-            rows.append(json.loads(line))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"line {number} of {path} is damaged ({error}); delete that line, which no"
-                " checkpoint needs"
-            ) from error
-    return rows
+        return
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.endswith(b"\n"):
+                return  # a row that was torn off
+            try:
+                row = json.loads(line)
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    f"line {number} of {path} is damaged ({error}); delete that line, which no"
+                    " checkpoint needs"
+                ) from error
+            yield row
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All that `iter_rows` gives."""
+    return list(iter_rows(path))
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -52,8 +52,8 @@ from llm_core.training.metric_log import (
     PROFILE_FOLDER,
     TIMING_FILE,
     MetricLog,
-    read_rows,
-    training_rows,
+    is_of_run,
+    iter_rows,
 )
 from llm_core.training.rollback import Rollback
 from llm_core.training.run_config import RunConfig, read_run_config
@@ -336,8 +336,10 @@ def is_first_rank() -> bool:
 
 
 def last_step(workdir: Path) -> int:
-    rows = training_rows(read_rows(workdir / METRICS_FILE))
-    return int(rows[-1]["step"]) if rows else 0
+    step = 0
+    for row in iter_rows(workdir / METRICS_FILE):
+        step = step if is_of_run(row) else int(row["step"])
+    return step
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ class Trainer:
         """Count batches on from the rollbacks there have been, and have a row for each of them."""
         self._passed_batches = passed_batches(self.optimizer)
         for row in event_rows(self.optimizer):
-            if self.metrics and row not in self.metrics.rows:
+            if self.metrics and row not in self.metrics.events:
                 self.metrics.write(row)
 
     def _validates_at(self, step: int) -> bool:
@@ -218,15 +218,14 @@ class Trainer:
 
     def _val_loss_at(self, step: int) -> float | None:
         """What a validation after this step found, if any; on the first rank, with the log."""
-        last = self.metrics.rows[-1] if self.metrics and self.metrics.rows else {}
+        last = self.metrics.last if self.metrics else {}
         return last["val_loss"] if last.get("step") == step and "val_loss" in last else None
 
     def _is_best(self, step: int) -> bool:
         """Whether to save because no validation found a lower loss; the same on every rank."""
         if not self.config.train.keep_best_checkpoint or not self._validates_at(step):
             return False
-        rows = self.metrics.rows if self.metrics else []
-        losses = [row["val_loss"] for row in rows if "val_loss" in row]
+        losses = self.metrics.val_losses if self.metrics else []
         return self.ranks.any(bool(losses) and losses[-1] < min(losses[:-1], default=math.inf))
 
     def validation_sums(self) -> Tensor | None:
