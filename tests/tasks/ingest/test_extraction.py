@@ -100,7 +100,7 @@ def test_tables_and_marks_of_office_documents_become_signs() -> None:
             ["Content-Type: multipart/mixed; boundary=B"],
             b"--B\n\nbody\n--B\nContent-Type: text/html\n\n<p>other\n"
             b"--B\nContent-Disposition: attachment; filename=a.txt\n\nattached\n--B--\n",
-            "body",
+            "body\n\nother",
         ),
         (
             ["Content-Type: multipart/mixed; boundary=B"],
@@ -111,6 +111,23 @@ def test_tables_and_marks_of_office_documents_become_signs() -> None:
             ["Content-Type: multipart/alternative; boundary=B"],
             b"--B\n\n \n--B\nContent-Type: text/html\n\n<p>page\n--B--\n",
             "page",
+        ),
+        (
+            ["Content-Type: multipart/mixed; boundary=B"],
+            b"--B\nContent-Type: text/html\n\n<p>page\n--B\n\nfooter\n--B--\n",
+            "page\n\nfooter",
+        ),
+        (
+            ["Content-Type: multipart/mixed; boundary=B"],
+            b"--B\n\nbody\n--B\nContent-Disposition: attachment\nContent-Type: message/rfc822\n\n"
+            b"Subject: x\n\nanother mail\n--B--\n",
+            "body",
+        ),
+        (
+            ["Content-Type: multipart/alternative; boundary=B"],
+            b"--B\nContent-Type: multipart/related; boundary=C\n\n--C\nContent-Type: text/html\n\n"
+            b"<p>page\n--C--\n--B\n\nplain\n--B--\n",
+            "plain",
         ),
         (["Content-Type: application/pdf"], b"%PDF", ""),
     ],
