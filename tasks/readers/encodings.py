@@ -44,7 +44,7 @@ WIDE_MARKS = (
 WITHOUT_MARK = "-le"
 """The order of bytes in text of a wide encoding that has no mark."""
 NOT_FOR_FILES = ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs")
-ASCII_SIGNS = "\t\n\r 09AZaz+\"{},"
+ASCII_SIGNS = '\t\n\r 09AZaz+"{},'
 """What lines and records are found by, so that every encoding must write them as ASCII does. UTF-7
 and EBCDIC do not."""
 SAMPLE_BYTES, SAMPLE_OTHERS = 1 << 23, 1 << 16
