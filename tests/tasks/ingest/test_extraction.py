@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +269,21 @@ def test_a_chapter_that_is_missing_is_a_fault_and_no_shorter_book() -> None:
 
 
 MORE: dict[str, bytes] = {"r.pdf": pdf([["one", "two"], ["three"]])} | DOCUMENTS
+
+
+@pytest.mark.parametrize(("member", "is_read"), [("OPS/1%20c.xhtml", False), ("OPS/a.otf", True)])
+def test_a_book_is_read_unless_a_chapter_is_encrypted(member: str, is_read: bool) -> None:
+    with zipfile.ZipFile(io.BytesIO(epub(["<p>one", "<p>two"]))) as book:
+        members = {name: book.read(name) for name in book.namelist()}
+    stated = f'<e xmlns:c="x"><c:CipherReference URI="{member}"/></e>'
+    data = as_zip(members | {"META-INF/encryption.xml": stated.encode()})
+    if is_read:
+        assert read("epub", data).text == "one\n\ntwo"
+    else:
+        with pytest.raises(BrokenPage, match="unreadable epub: a chapter is encrypted"):
+            read("epub", data)
+
+
 BY_ENDING = {"docx": "docx", "odt": "odt", "epub": "epub", "eml": "mail", "ipynb": "notebook"}
 BY_ENDING |= {"tex": "latex", "srt": "subtitles", "vtt": "subtitles", "pdf": "pdf"}
 
