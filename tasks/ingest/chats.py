@@ -9,8 +9,7 @@
 A `system` text beside them begins the chat where it has no system turn. Names of roles are those of
 `ROLES`. What every turn needs is repaired as texts are. Dropped, beside EMPTY: BLANK_TURN (system
 turns without text are left out), NO_PROMPT (it does not begin with the user), NO_ANSWER (nothing of
-the assistant), TOOL_CALLS (a turn that calls tools and says nothing), NOT_TEXT (pictures and
-sounds).
+the assistant), TOOL_CALLS (a turn calls tools, whatever it says), NOT_TEXT (pictures and sounds).
 """
 
 from __future__ import annotations
@@ -115,7 +114,8 @@ def _turn(turn: Any, number: int) -> tuple[str, str]:
         if len(texts) < len(parts):
             raise _Dropped("NOT_TEXT")
         content = "".join(texts)
-    if content is None and any(turn.get(name) for name in CALLS):
+    # A turn without its calls would teach answers to what nobody asked.
+    if any(turn.get(name) for name in CALLS):
         raise _Dropped("TOOL_CALLS")
     if not isinstance(content, str):
         raise NotAChat(f"wrong type: turn {number} is {json_type(content)}, not text")

@@ -135,7 +135,7 @@ def _list_local(paths: Sequence[str], root: Path | None, where: str, form: str |
                 relative.encode("utf-8")
             except UnicodeEncodeError as error:
                 raise ConfigError(
-                    f"{where}.paths: a file name under {file.parent!r} is not UTF-8; rename it"
+                    f"{where}.paths: a file name under {str(file.parent)!r} is not UTF-8; rename it"
                 ) from error
             except ValueError as error:
                 raise ConfigError(
@@ -179,6 +179,10 @@ def _expand(path: str, where: str, form: str | None) -> Iterator[tuple[Path, boo
             yield from (
                 _expand(str(one), where, form) if one.is_dir() else _readable([one], form, where)
             )
+    elif place.exists():
+        raise ConfigError(
+            f"{where}.paths: {path} is a pipe, socket or device; write its content to a file"
+        )
     else:
         raise ConfigError(
             f"{where}.paths: {path} does not exist; paths are relative to {Path.cwd()}"
@@ -253,8 +257,8 @@ def _readable(files: Iterable[Path], form: str | None, where: str) -> Iterator[t
         is_read = format_of(file.name, form) is not None and not _is_index(file)
         if is_read and file.is_symlink() and not file.exists():
             raise ConfigError(f"{where}.paths: {file} is a link to nothing; fix or remove it")
-        if file.is_file():
-            yield file, is_read
+        if not file.is_dir():
+            yield file, is_read and file.is_file()  # and no pipe, socket or device
 
 
 def _is_index(file: Path) -> bool:

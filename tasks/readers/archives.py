@@ -2,10 +2,10 @@
 
 A member is named `archive.zip!folder/file.jsonl`, also where the archive calls it
 `./folder/file.jsonl`. Members that are archives are read too, a few levels deep. Members without a
-reader and hidden ones are skipped, as `archive_member`. A member that is damaged is a fault of that
-member; a tar archive that ends early, or goes on after its end, is one of the archive. Encrypted
-members are faults, and so are members of a zip archive that share bytes, as only bombs do. Bounds:
-tasks.readers.recordlimits.
+reader, hidden ones and links are skipped, as `archive_member`. A member that is damaged is a fault
+of that member; a tar archive that ends early, or goes on after its end, is one of the archive.
+Encrypted members are faults, and so are members of a zip archive that share bytes, as only bombs
+do. Bounds: tasks.readers.recordlimits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import copy
 import errno
 import io
 import lzma
+import stat
 import struct
 import tarfile
 import tempfile
@@ -92,7 +93,8 @@ def _read_zip(
             if entry.is_dir():
                 continue
             form = _member_format(entry.filename, layout)
-            if form is None:
+            # The content of a link is the name of a file.
+            if form is None or stat.S_ISLNK(entry.external_attr >> 16):
                 yield SKIPPED
                 continue
             if entry.header_offset in overlapping:
@@ -123,7 +125,10 @@ def _read_tar(
     names, left_hole_bytes = _Names(), limits.spooled_bytes
     try:
         for archive, entry in read_headers(buffered):
+            if entry.isdir():
+                continue
             if not entry.isreg():
+                yield SKIPPED
                 continue
             form = _member_format(entry.name, layout)
             holes = hole_bytes(entry) if form else 0

@@ -44,6 +44,9 @@ WIDE_MARKS = (
 WITHOUT_MARK = "-le"
 """The order of bytes in text of a wide encoding that has no mark."""
 NOT_FOR_FILES = ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs")
+ASCII_SIGNS = '\t\n\r 09AZaz+"{},'
+"""What lines and records are found by, so that every encoding must write them as ASCII does. UTF-7
+and EBCDIC do not."""
 SAMPLE_BYTES, SAMPLE_OTHERS = 1 << 23, 1 << 16
 """Of a file, and bytes beyond ASCII among them, of which the smaller is enough."""
 MULTI_BYTE = ("gb18030", "big5hkscs", "cp949", "cp932", "euc_jp")
@@ -59,8 +62,9 @@ _MARK = "textmill-no-meaning"
 def is_encoding(name: str) -> bool:
     """Whether files can be read in the encoding of this name."""
     try:
-        "\n".encode(name)
-        return codecs.lookup(name).name not in NOT_FOR_FILES
+        written, codec = ASCII_SIGNS.encode(name), codecs.lookup(name).name
+        is_wide = codec.startswith(("utf-16", "utf-32"))
+        return codec not in NOT_FOR_FILES and (is_wide or written == ASCII_SIGNS.encode())
     except (LookupError, UnicodeError):
         return False
 

@@ -1,7 +1,8 @@
 """Extracts the text of a mail (RFC 5322, MIME).
 
-The body is the plain text, of which there may be several parts; where there is none, the text of
-the page. The subject becomes the title. Left out: addresses, other headers, attachments.
+The body is its parts of text in their order. Of alternatives it is the plain one, or the page where
+that is blank (RFC 2046, 5.1.4). The subject becomes the title. Left out: addresses, other headers,
+attachments with all that is in them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
     message = email.message_from_bytes(data, policy=policy.compat32)
     if not any(name in message for name in HEADERS):
         raise BrokenPage("unreadable mail: no header")
-    texts = _texts(message, "text/plain", charset) or _texts(message, "text/html", charset)
+    texts = _texts(message, charset)
     encodings = [encoding for _, encoding in texts]
     values = {}
     if date := message.get("Date"):
@@ -42,21 +43,23 @@ def read(data: bytes, charset: str | None, max_bytes: int) -> PageText:
     )
 
 
-def _texts(message: Message, kind: str, charset: str | None) -> list[tuple[str, Encoding]]:
-    found = []
-    for part in message.walk():
-        is_attached = part.get_filename() or part.get_content_disposition() == "attachment"
-        if part.get_content_type() != kind or is_attached or part.is_multipart():
-            continue
-        payload = part.get_payload(decode=True)
-        if isinstance(payload, bytes) and payload:
-            is_html = kind == "text/html"
-            text, encoding = decode(payload, part.get_content_charset() or charset, is_html)
-            if is_html:
-                text = extract_plain_text(HTMLTree.parse(text), main_content=False)
-            if shows(text):
-                found.append((text, encoding))
-    return found
+def _texts(part: Message, charset: str | None) -> list[tuple[str, Encoding]]:
+    if part.get_filename() or part.get_content_disposition() == "attachment":
+        return []
+    kind, payload = part.get_content_type(), part.get_payload()
+    if isinstance(payload, list):
+        members = [(member, _texts(member, charset)) for member in payload]
+        if kind != "multipart/alternative":
+            return [text for _, texts in members for text in texts]
+        members.sort(key=lambda member: member[0].get_content_type() != "text/plain")
+        return next((texts for _, texts in members if texts), [])
+    data = part.get_payload(decode=True)
+    if kind not in ("text/plain", "text/html") or not isinstance(data, bytes) or not data:
+        return []
+    text, encoding = decode(data, part.get_content_charset() or charset, kind == "text/html")
+    if kind == "text/html":
+        text = extract_plain_text(HTMLTree.parse(text), main_content=False)
+    return [(text, encoding)] if shows(text) else []
 
 
 def _header(message: Message, name: str) -> str | None:

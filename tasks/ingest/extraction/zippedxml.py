@@ -50,14 +50,24 @@ def read_epub(data: bytes, charset: str | None, max_bytes: int) -> PageText:
     book = archive.xml(package)
     paths = {e.get("id"): e.get("href") for e in book.iter() if _name(e) == "item"}
     order = [paths.get(e.get("idref")) for e in book.iter() if _name(e) == "itemref"]
-    chapters = []
+    chapters, encrypted = [], set(_encrypted(archive))
     for path in order:
         if path is None:
             raise BrokenPage("unreadable epub: a chapter of its spine is missing")
         place = posixpath.normpath(posixpath.join(posixpath.dirname(package), unquote(path)))
+        if place in encrypted:
+            raise BrokenPage("unreadable epub: a chapter is encrypted")
         page, _ = decode(archive.bytes(place), None, True)
         chapters.append(extract_plain_text(HTMLTree.parse(page), main_content=False).strip())
     return PageText("\n\n".join(filter(None, chapters)), **_dublin_core(book))
+
+
+def _encrypted(archive: _Archive) -> Iterator[str]:
+    """Members of a book that a key opens: often fonts alone (EPUB 3.3, 4.2.6.3.2)."""
+    if archive.has("META-INF/encryption.xml"):
+        for element in archive.xml("META-INF/encryption.xml").iter():
+            if _name(element) == "CipherReference":
+                yield posixpath.normpath(unquote(element.get("URI") or ""))
 
 
 class _Archive:

@@ -76,6 +76,10 @@ def turns(*contents: Any, roles: str = "ua") -> dict[str, Any]:
         (turns("a", "q", roles="au"), "NO_PROMPT"),
         (turns("q", [{"type": "image_url"}]), "NOT_TEXT"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": 1}]}]}, "TOOL_CALLS"),
+        (
+            {"messages": [*MESSAGES, {"role": "user", "content": "q", "function_call": {"f": 1}}]},
+            "TOOL_CALLS",
+        ),
     ],
 )
 def test_what_is_no_chat_to_learn_from_is_dropped_by_reason(

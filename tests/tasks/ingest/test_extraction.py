@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +102,7 @@ def test_tables_and_marks_of_office_documents_become_signs() -> None:
             ["Content-Type: multipart/mixed; boundary=B"],
             b"--B\n\nbody\n--B\nContent-Type: text/html\n\n<p>other\n"
             b"--B\nContent-Disposition: attachment; filename=a.txt\n\nattached\n--B--\n",
-            "body",
+            "body\n\nother",
         ),
         (
             ["Content-Type: multipart/mixed; boundary=B"],
@@ -111,6 +113,23 @@ def test_tables_and_marks_of_office_documents_become_signs() -> None:
             ["Content-Type: multipart/alternative; boundary=B"],
             b"--B\n\n \n--B\nContent-Type: text/html\n\n<p>page\n--B--\n",
             "page",
+        ),
+        (
+            ["Content-Type: multipart/mixed; boundary=B"],
+            b"--B\nContent-Type: text/html\n\n<p>page\n--B\n\nfooter\n--B--\n",
+            "page\n\nfooter",
+        ),
+        (
+            ["Content-Type: multipart/mixed; boundary=B"],
+            b"--B\n\nbody\n--B\nContent-Disposition: attachment\nContent-Type: message/rfc822\n\n"
+            b"Subject: x\n\nanother mail\n--B--\n",
+            "body",
+        ),
+        (
+            ["Content-Type: multipart/alternative; boundary=B"],
+            b"--B\nContent-Type: multipart/related; boundary=C\n\n--C\nContent-Type: text/html\n\n"
+            b"<p>page\n--C--\n--B\n\nplain\n--B--\n",
+            "plain",
         ),
         (["Content-Type: application/pdf"], b"%PDF", ""),
     ],
@@ -250,6 +269,21 @@ def test_a_chapter_that_is_missing_is_a_fault_and_no_shorter_book() -> None:
 
 
 MORE: dict[str, bytes] = {"r.pdf": pdf([["one", "two"], ["three"]])} | DOCUMENTS
+
+
+@pytest.mark.parametrize(("member", "is_read"), [("OPS/1%20c.xhtml", False), ("OPS/a.otf", True)])
+def test_a_book_is_read_unless_a_chapter_is_encrypted(member: str, is_read: bool) -> None:
+    with zipfile.ZipFile(io.BytesIO(epub(["<p>one", "<p>two"]))) as book:
+        members = {name: book.read(name) for name in book.namelist()}
+    stated = f'<e xmlns:c="x"><c:CipherReference URI="{member}"/></e>'
+    data = as_zip(members | {"META-INF/encryption.xml": stated.encode()})
+    if is_read:
+        assert read("epub", data).text == "one\n\ntwo"
+    else:
+        with pytest.raises(BrokenPage, match="unreadable epub: a chapter is encrypted"):
+            read("epub", data)
+
+
 BY_ENDING = {"docx": "docx", "odt": "odt", "epub": "epub", "eml": "mail", "ipynb": "notebook"}
 BY_ENDING |= {"tex": "latex", "srt": "subtitles", "vtt": "subtitles", "pdf": "pdf"}
 

@@ -104,3 +104,18 @@ def test_signs_in_the_name_of_the_current_folder_are_no_wildcards(
     for entry in ("*.jsonl", "**/*.jsonl", "./a.json?"):
         assert list(list_files([entry], None, Path("unused")).files) == ["a.jsonl"]
     assert list(list_files(["../*/sub/*.txt"], None, Path("unused")).files) == [f"{sign}/sub/b.txt"]
+
+
+def test_pipes_are_refused_by_name_and_counted_in_folders(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.txt")
+    with pytest.raises(ConfigError, match=r"pipe\.txt is a pipe, socket or device"):
+        names(folder / "pipe.txt")
+    for entry in (folder, folder / "*"):
+        listing = list_files([str(entry)], None, Path("unused"))
+        assert listing.left_out == ["pipe.txt"] and "a.jsonl" in listing.files
+
+
+def test_a_name_that_is_not_utf8_is_named_by_its_folder(folder: Path) -> None:
+    (folder / os.fsdecode(b"\xff.txt")).write_text("x")
+    with pytest.raises(ConfigError, match=r"a file name under '/[^()]*in' is not UTF-8"):
+        names(folder)

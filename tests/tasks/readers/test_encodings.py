@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.readers import Fault, Item, Layout, Record
+from tasks.readers.encodings import is_encoding
 from tests.support.data.input_files import COMPRESS, read_bytes
 
 TEXTS = {
@@ -86,6 +87,12 @@ def test_a_line_without_a_meaning_costs_itself() -> None:
         assert errors(items) == ["undecodable: bytes without a meaning in gb18030"]
     plain = errors(read_bytes("a.jsonl", record))
     assert len(plain) == 3 and all(error.startswith("invalid UTF-8: byte") for error in plain)
+
+
+@pytest.mark.parametrize("name", ["utf-7", "cp037", "idna", "rot13", "no-such"])
+def test_an_encoding_that_writes_ascii_otherwise_is_none_of_files(name: str) -> None:
+    assert not is_encoding(name)
+    assert all(is_encoding(other) for other in (*TEXTS, "utf-16", "utf-32-be", "shift_jis", "hz"))
 
 
 def test_bytes_that_are_no_text_are_not_guessed_at() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import stat
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from tasks.readers import Fault, Layout, Record
+from tasks.readers import Fault, Layout, Record, Skipped
 from tasks.readers.formats import format_of
 from tests.support.data.every_format import FILES, WANTED, faults, found
 from tests.support.data.input_files import COMPRESS, as_tar, as_zip, read_bytes, read_items
@@ -176,3 +180,18 @@ MAILBOX = b"From a@b.example Sun Nov 29 07:54:49 2026\nSubject: x\n\nwords\n"
 def test_documents_are_known_by_their_content(name: str, data: bytes, kind: str) -> None:
     (record,) = read_bytes(name, data)
     assert isinstance(record, Record) and record.values["text"].kind == kind
+
+
+def test_links_in_archives_are_counted_and_what_they_name_is_no_text() -> None:
+    zipped, packed = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive:
+        link = zipfile.ZipInfo("link.txt")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "../a.txt")
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE):
+            entry = tarfile.TarInfo("link.txt")
+            entry.type, entry.linkname = kind, "a.txt"
+            tar.addfile(entry)
+    assert read_bytes("m.zip", zipped.getvalue()) == [Skipped("archive_member")]
+    assert read_bytes("m.tar", packed.getvalue()) == [Skipped("archive_member")] * 3
