@@ -29,7 +29,7 @@ from llm_core.config import ConfigError
 from llm_core.printing import note, show
 from tasks.evaluation.beside import beside_folder
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, SuitesConfig
-from tasks.evaluation.suite_parts import OWN, Judged, score_suites
+from tasks.evaluation.suite_parts import OWN, Judged, score_suites, whole_loader
 from tasks.evaluation.suites import suite_folders
 from tasks.runtime.artifact import write_json
 from tasks.runtime.parts import serial
@@ -91,7 +91,7 @@ def score_all(
         if has_harness:
             from tasks.evaluation.harness import add_harness
 
-            add_harness({name: suite}, judged, config, place)
+            add_harness({name: suite}, judged, config, place, whole_loader(scoring))
             agreements += [suite["lm_eval"]] if "lm_eval" in suite else []
     write_json(out / "suites.json", figures)
     return {

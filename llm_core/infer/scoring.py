@@ -14,16 +14,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from llm_core.infer.cache.attention import any_length
-from llm_core.infer.cache.branches import BranchCache
-from llm_core.infer.cache.rows import MakesCaches, place_of
+from llm_core.infer.cache.rows import make_branches, make_cache, place_of
 from llm_core.infer.cache.static import StaticCache
 from llm_core.infer.decoders import one_pass_kernels
+from llm_core.infer.replicas import among_replicas
 from llm_core.infer.score_plan import Batch, Continuation, plan
 from llm_core.model.transformer import Transformer
 
@@ -45,6 +46,17 @@ class TokenScores:
     """Whether each scored token is the most probable one."""
 
 
+def _read_scores(group: Sequence[Any]) -> list[TokenScores]:
+    """Of this process or, as plain values, of another."""
+    return [
+        each
+        if isinstance(each, TokenScores)
+        else TokenScores(np.array(each["logprobs"], np.float64), each["is_greedy"])
+        for each in group
+    ]
+
+
+@among_replicas(_read_scores)
 @torch.inference_mode()
 def score_continuations(
     model: Transformer,
@@ -57,8 +69,6 @@ def score_continuations(
     batch_tokens: tokens of one pass, padding included; at least one group is taken. Sequences must
     not be longer than max_seq_len + 1.
     """
-    # Other processes of a model know only caches that it makes, and none of branches.
-    shares_context = shares_context and not isinstance(model, MakesCaches)
     batches = plan(groups, batch_tokens, shares_context)
     device = place_of(model)[1]
     kernels = one_pass_kernels(model) if device.type == "cuda" else contextlib.nullcontext()
@@ -109,9 +119,9 @@ def _prefix_cache(model: Transformer, prefix: Sequence[int]) -> StaticCache | No
     """Keys and values of the tokens before all rows of a family."""
     if not prefix:
         return None
-    dtype, device = place_of(model)
-    cache = StaticCache(model.config, 1, len(prefix), dtype, device)
-    model.hidden(torch.tensor([prefix], device=device), cache.positions(len(prefix)), cache)
+    cache = make_cache(model, StaticCache, 1, len(prefix))
+    ids_1P = torch.tensor([prefix], device=place_of(model)[1])
+    model.hidden(ids_1P, cache.positions(len(prefix)), cache)
     return cache
 
 
@@ -150,7 +160,7 @@ def _score(
         hidden_BQD = model.hidden(ids)
     else:
         has_branches = bool((branches_BQ > 0).any())
-        cache = BranchCache(model.config, branches, positions, prefix, has_branches)
+        cache = make_branches(model, branches, positions, prefix, has_branches)
         hidden_BQD = model.hidden(ids, positions, cache)
     return token_logprobs(model, hidden_BQD.flatten(0, 1)[places_N], targets_N)
 

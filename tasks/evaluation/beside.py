@@ -20,7 +20,7 @@ from tasks.corpus.statistics import ratio_bootstrap
 from tasks.evaluation.config import EvaluateConfig
 from tasks.evaluation.held_out import Scored, context_of, rounded, wanted_dtype
 from tasks.evaluation.suite_differences import differences
-from tasks.evaluation.suite_parts import OWN, Judged
+from tasks.evaluation.suite_parts import OWN, Judged, Load
 from tasks.evaluation.suite_results import over_suites, read_rows
 from tasks.runtime.artifact import Artifact
 
@@ -92,14 +92,13 @@ def score_folder(
     tokenizer: Tokenizer,
     chosen: Sequence[Document],
     scored: Scored,
+    load: Load,
     config: EvaluateConfig,
 ) -> dict[str, Any]:
     """Bits per byte of a folder on the scored texts. tokenizer: of the run, which gives the texts
     back."""
-    import torch
-
-    from llm_core.device import choose_device
-    from llm_core.huggingface.export import load_model
+    from llm_core.huggingface.export import read_config
+    from llm_core.infer.cache.rows import place_of
     from tasks.tokenizer.encoder import load_tokenizer
 
     codec, eos = load_tokenizer(other.tokenizer), tokenizer.eos_id
@@ -113,14 +112,15 @@ def score_folder(
     }
     if changed:
         return found | {"no_bits": f"its tokens do not give {changed} of {len(texts)} texts back"}
-    device = choose_device(config.device)
-    dtype = getattr(torch, wanted_dtype(config, device.type))
-    model = load_model(other.model, dtype, device)
+    model, _ = load(other.model, other.tokenizer)
     start = codec.start_ids[0] if codec.start_ids else codec.eos_id
     windows = other.window_tokens, context_of(other.window_tokens, config)
     bits = _bits(model, own, start, *windows, config)
-    found |= {"dtype": str(dtype).removeprefix("torch."), "tokens": sum(map(len, own))}
-    return found | {"parameters": model.config.num_parameters()} | compare(bits, scored, config)
+    dtype = str(place_of(model)[0]).removeprefix("torch.")
+    # The model may be a part of itself.
+    parameters = read_config(other.model).num_parameters()
+    found |= {"dtype": dtype, "tokens": sum(map(len, own)), "parameters": parameters}
+    return found | compare(bits, scored, config)
 
 
 def score_formats(

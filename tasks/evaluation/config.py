@@ -73,11 +73,11 @@ class EvaluateConfig:
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
     """Where the model runs. auto: on a GPU where there is one."""
     tensor_parallel: int = field(default=1, metadata=NOT_IN_KEY)
-    """Processes that share each layer of the model, on a GPU each where there are GPUs. Suites,
-    and the models of folder, checkpoints and formats, are scored without them."""
+    """Processes that share each layer of a model, on a GPU each where there are GPUs. Those of
+    formats are whole."""
     data_parallel: int = field(default=1, metadata=NOT_IN_KEY)
-    """Processes that each hold the whole model, on a GPU each where there are GPUs, and share the
-    documents and prompts."""
+    """Processes that each hold a whole model, on a GPU each where there are GPUs, and share
+    documents, items and prompts."""
 
     def __post_init__(self) -> None:
         check_bounds(self, max_documents=(1, None), max_document_tokens=(1, None))

@@ -24,7 +24,7 @@ from llm_core.infer.scoring import score_continuations
 from tasks.corpus.documentset import read_table
 from tasks.evaluation.generate import generate_texts
 from tasks.evaluation.prompts import choice_texts, prompt_of
-from tasks.evaluation.suite_parts import Judged, loaded
+from tasks.evaluation.suite_parts import Judged, Load
 from tasks.evaluation.suite_results import CHOICE_SCORES, ROWS_FILE, item_scores
 
 if TYPE_CHECKING:
@@ -193,13 +193,16 @@ def compare_suite(
 
 
 def add_harness(
-    found: Mapping[str, dict[str, Any]], judged: Judged, config: EvaluateStageConfig, folder: Path
+    found: Mapping[str, dict[str, Any]],
+    judged: Judged,
+    config: EvaluateStageConfig,
+    folder: Path,
+    load: Load,
 ) -> None:
     """Put what the harness says beside the figures of each suite of choices; the rows of a model
     are those in `folder`."""
     scoring = config.evaluate
-    about = str(judged.model), str(judged.tokenizer), scoring.device, scoring.dtype
-    model, tokenizer = loaded(*about)
+    model, tokenizer = load(judged.model, judged.tokenizer)
     lm = harness_model(
         model, tokenizer, judged.window_tokens, own_score(model, scoring.batch_tokens)
     )

@@ -53,7 +53,9 @@ from tasks.evaluation.suite_parts import (
     Judged,
     check_templates,
     first_answers,
+    loader,
     score_suites,
+    whole_loader,
 )
 from tasks.evaluation.suite_results import for_tracking, over_suites
 from tasks.runtime.artifact import Artifact, write_json
@@ -131,37 +133,40 @@ def evaluate_model(
         samples = write_samples(model, codec, prompts, ends, generation)
         compared = {}
         is_same_rule = scoring.windows == "disjoint" and scoring.max_document_tokens is None
-        if scoring.backend == "lm_eval" and is_same_rule and alone:
+        if scoring.backend == "lm_eval" and is_same_rule:
             from tasks.evaluation.harness import compare_documents
 
             compared["lm_eval"] = compare_documents(model, codec, scored, window, scoring)
         del model  # suites load their own, and memory may not hold both
-    counts = skipped | {
-        "documents": len(chosen),
-        "tokens": int(scored.num_tokens.sum()),
-        "bytes": int(scored.num_bytes.sum()),
-    }
-    policy = policy_of(window, context, scoring) | scored_in
-    result = summarise(scored, scoring) | {"policy": policy, "counts": counts} | compared
-    if scoring.formats:
-        sizes = codec.eos_id, (window, context)
-        result["formats"] = score_formats(own.model, chosen, *sizes, scored, scoring)
-    if other is not None:
-        result["beside"] = score_folder(other, codec, chosen, scored, scoring)
-    if config.suites.folders:
-        sought = config.suites.searched(), config.contamination
-        seen = seen_items(shards, tokenizer, *sought, out_dir, run_parts)
-        suites = score_suites(judged, seen, config, out_dir, run_parts)
-        if scoring.backend == "lm_eval":
-            from tasks.evaluation.harness import add_harness
-
-            add_harness(suites[OWN], own, config, out_dir)
-        result |= {"suites": suites[OWN], "over_suites": over_suites(suites[OWN])}
-        result |= {"eval": for_tracking(suites[OWN])}
-        if steps:
-            result["curves"] = curves(suites, train)
+        counts = skipped | {
+            "documents": len(chosen),
+            "tokens": int(scored.num_tokens.sum()),
+            "bytes": int(scored.num_bytes.sum()),
+        }
+        policy = policy_of(window, context, scoring) | scored_in
+        result = summarise(scored, scoring) | {"policy": policy, "counts": counts} | compared
+        if scoring.formats:
+            sizes = codec.eos_id, (window, context)
+            result["formats"] = score_formats(own.model, chosen, *sizes, scored, scoring)
+        load = whole_loader(scoring) if alone else loader(models, scoring)
         if other is not None:
-            result["beside"] |= beside_suites(suites, out_dir)
+            result["beside"] = score_folder(other, codec, chosen, scored, load, scoring)
+        if config.suites.folders:
+            sought = config.suites.searched(), config.contamination
+            seen = seen_items(shards, tokenizer, *sought, out_dir, run_parts)
+            shared_by = None if alone else load
+            suites = score_suites(judged, seen, config, out_dir, run_parts, shared_by)
+            if scoring.backend == "lm_eval":
+                from tasks.evaluation.harness import add_harness
+
+                add_harness(suites[OWN], own, config, out_dir, load)
+            result |= {"suites": suites[OWN], "over_suites": over_suites(suites[OWN])}
+            result |= {"eval": for_tracking(suites[OWN])}
+            if steps:
+                result["curves"] = curves(suites, train)
+            if other is not None:
+                result["beside"] |= beside_suites(suites, out_dir)
+    whole_loader.cache_clear()  # later stages need its memory
     write_json(out_dir / "eval.json", result | {"documents": document_rows(scored)})
     write_json(out_dir / "samples.json", samples)
     return Artifact(out_dir, "evaluate", counts, result | {"samples": samples})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from llm_core.config import ConfigError
 from tasks.corpus.documentset import read_table, write_table
-from tasks.evaluation.config import EvaluateStageConfig
+from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig
 from tasks.evaluation.generate import eos_ids
+from tasks.evaluation.held_out import wanted_dtype
 from tasks.evaluation.seen_items import Seen
 from tasks.evaluation.suite_results import ROWS_FILE, describe, figures_of
 from tasks.evaluation.suites import Suite, load_suite, suite_folders
@@ -22,6 +23,7 @@ from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, RunParts
 
 if TYPE_CHECKING:
+    from llm_core.infer.ranks.team import Models
     from llm_core.model.transformer import Transformer
     from tasks.tokenizer.chat_template import ChatTemplate
     from tasks.tokenizer.encoder import Tokenizer
@@ -30,6 +32,8 @@ PART_ITEMS = 2000
 """Items of a part: some seconds of work on a GPU, beside the time to load a model."""
 COMPARED_ITEMS = 100
 """Items of a suite that are scored in two types of numbers."""
+Load = Callable[[Path, Path], "tuple[Transformer, Tokenizer]"]
+"""(folder of a model, that of its tokenizer) → both, the model in the type that it is scored in."""
 OWN = ""
 """The name of the model that a run has trained, in rows."""
 
@@ -62,10 +66,12 @@ def score_suites(
     config: EvaluateStageConfig,
     out_dir: Path,
     run_parts: RunParts,
+    load: Load | None = None,
 ) -> dict[str, dict[str, Any]]:
     """{model: {suite: its figures}}; their rows are in `ROWS_FILE`. Empty without suites.
 
-    seen: the items of each suite that are in the training data of the run.
+    seen: the items of each suite that are in the training data of the run. load: that of models in
+    several processes, which only this one leads; None: whoever works on a part loads them whole.
     """
     suites = config.suites.load()
     if not suites:
@@ -83,7 +89,10 @@ def score_suites(
                 parts.append(Part(f"{judged.name}{suite.name}-{begin}", digest(known), payload))
                 places = seen[suite.name].places if suite.name in seen else frozenset()
                 owners.append((judged.name, begin, places if judged.is_of_run else frozenset()))
-    results = run_parts(score_part, parts, config, out_dir)
+    if load is None:
+        results = run_parts(score_part, parts, config, out_dir)
+    else:
+        results = run_parts.here()(partial(score_part, load=load), parts, config, out_dir)
     tables = []
     for result, (model, begin, places) in zip(results, owners, strict=True):
         table = read_table(result.path / ROWS_FILE)
@@ -113,13 +122,16 @@ def _about(suite: Suite, config: EvaluateStageConfig, seen: Mapping[str, Seen]) 
     return found
 
 
-def score_part(part: Part, directory: Path, config: EvaluateStageConfig) -> Mapping[str, Any]:
-    """The rows of some items of one suite."""
+def score_part(
+    part: Part, directory: Path, config: EvaluateStageConfig, load: Load | None = None
+) -> Mapping[str, Any]:
+    """The rows of some items of one suite. load: as in `score_suites`."""
     from tasks.evaluation.suite_scores import score_items, write_rows
 
     given, scoring = part.payload, config.evaluate
     suite = load_suite(given["name"], Path(given["folder"]))
-    model, tokenizer = loaded(given["model"], given["tokenizer"], scoring.device, scoring.dtype)
+    load = load or whole_loader(scoring)
+    model, tokenizer = load(Path(given["model"]), Path(given["tokenizer"]))
     end = min(given["begin"] + PART_ITEMS, num_scored(suite, config))
     items = suite.items[given["begin"] : end]
     template = chat_template(Path(given["tokenizer"]), tokenizer) if scoring.chat else None
@@ -173,15 +185,25 @@ def num_scored(suite: Suite, config: EvaluateStageConfig) -> int:
     return min(len(suite.items), config.suites.max_items or len(suite.items))
 
 
-@functools.lru_cache(1)
-def loaded(model: str, tokenizer: str, device: str, dtype: str) -> tuple[Transformer, Tokenizer]:
-    """One model per process, in the type that it is scored in."""
-    from llm_core.device import choose_device
-    from llm_core.huggingface.export import load_model
+def loader(models: Models, config: EvaluateConfig) -> Load:
+    """Loads models where `models` are open, one at a time."""
+    import torch
+
     from tasks.tokenizer.encoder import load_tokenizer
 
-    place = choose_device(device)
-    made = load_model(Path(model), device=place)
-    if dtype == "bfloat16" or (dtype == "auto" and place.type == "cuda"):
-        made.bfloat16()
-    return made, load_tokenizer(Path(tokenizer))
+    dtype = getattr(torch, wanted_dtype(config, models.device.type))
+
+    @lru_cache(1)
+    def load(model: Path, tokenizer: Path) -> tuple[Transformer, Tokenizer]:
+        return models.load(model, dtype), load_tokenizer(tokenizer)
+
+    return load
+
+
+@lru_cache(1)
+def whole_loader(config: EvaluateConfig) -> Load:
+    """Loads whole models into this process; every part of a suite takes the same one."""
+    from llm_core.device import choose_device
+    from llm_core.infer.ranks.team import OneProcess
+
+    return loader(OneProcess(choose_device(config.device)), config)

@@ -30,7 +30,7 @@ from concurrent.futures import (
 )
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -108,6 +108,9 @@ class RunParts(Protocol):
         self, process_part: ProcessPart, parts: Sequence[Part], config: Any, out_dir: Path
     ) -> list[PartResult]: ...
 
+    def here(self) -> RunParts:
+        """The same in this process, in order."""
+
 
 def scratch_dir(out_dir: Path) -> Path:
     """Where a stage keeps unfinished work that survives a kill and is not in its artifact."""
@@ -161,6 +164,9 @@ class PartRunner:
             assert result is not None, f"part {parts[i].name} was processed but is not there"
             results[i] = result
         return [results[i] for i in range(len(parts))]
+
+    def here(self) -> PartRunner:
+        return replace(self, make_executor=None)
 
     def _work_off(self, work: Sequence[Work]) -> Iterator[None]:
         """Yields after each item; on the executor once what is left is worth its start."""

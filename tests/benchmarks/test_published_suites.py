@@ -93,12 +93,14 @@ def test_questions_of_a_subject_come_with_those_that_are_solved_for_it(wheel: Zi
     assert "zoology" not in first["solved"]
 
 
-def test_messages_with_placeholders_or_markup_are_left_out(wheel: ZipFile) -> None:
+def test_messages_that_are_no_text_or_not_translated_are_dropped(wheel: ZipFile) -> None:
     pairs = [
         ("No date", "没有日期"),
         ("Delete %(name)s?", "删除 %(name)s？"),
         ("<b>Bold</b> move", "<b>粗体</b>"),
         ("Not done yet", ""),
+        ("URL", "URL"),
+        (",", "，"),
     ]
     entries = "".join(f'msgid "{en}"\nmsgstr "{zh}"\n\n' for en, zh in pairs)
     for app in ("conf", "contrib/admin"):

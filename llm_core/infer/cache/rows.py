@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from llm_core.infer.cache.blocks import BlockPool, OutOfBlocks
+from llm_core.infer.cache.branches import BranchCache
 from llm_core.infer.cache.paged import PagedCache, Pass
 from llm_core.infer.cache.static import CacheOverflow, RowCache, StaticCache, check_shorter
 from llm_core.model.transformer import Transformer
@@ -41,6 +42,15 @@ class MakesCaches(Protocol):
     def make_cache(self, kind: type, first: int, second: int, int8: bool) -> Any:
         """As `make_cache`."""
 
+    def make_branches(
+        self,
+        branches_BQ: Tensor,
+        positions_BQ: Tensor,
+        prefix: StaticCache | None,
+        has_branches: bool,
+    ) -> BranchCache:
+        """As `make_branches`."""
+
 
 Kind = TypeVar("Kind", StaticCache, PagedCache)
 
@@ -54,6 +64,20 @@ def make_cache(
         made: Kind = model.make_cache(kind, first, second, int8)
         return made
     return kind(model.config, first, second, *place_of(model), int8=int8)
+
+
+def make_branches(
+    model: Transformer,
+    branches_BQ: Tensor,
+    positions_BQ: Tensor,
+    prefix: StaticCache | None,
+    has_branches: bool,
+) -> BranchCache:
+    """Who attends whom in one pass of the model. prefix: a cache of `make_cache`."""
+    about = branches_BQ, positions_BQ, prefix, has_branches
+    if isinstance(model, MakesCaches):
+        return model.make_branches(*about)
+    return BranchCache(model.config, *about)
 
 
 def static_cache(

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -21,13 +22,17 @@ from llm_core.device import set_threads
 from llm_core.huggingface.export import load_model
 from llm_core.infer.bits_per_byte import score_documents
 from llm_core.infer.cache.attention import any_length
+from llm_core.infer.cache.branches import BranchCache
 from llm_core.infer.cache.paged import PagedCache, Pass
 from llm_core.infer.cache.rows import place_of
 from llm_core.infer.cache.static import CacheOverflow, StaticCache
 from llm_core.infer.choice.sampling import SamplingParams
+from llm_core.infer.generation import Item as Request
 from llm_core.infer.generation import write_answers
 from llm_core.infer.ranks.layers import load_share
 from llm_core.infer.ranks.messages import receive, reply
+from llm_core.infer.score_plan import Continuation
+from llm_core.infer.scoring import score_continuations
 from llm_core.process import terminate_with_parent
 
 
@@ -49,11 +54,24 @@ class FollowedBlocks(PagedCache):
         return super().attend(layer, q_BHTD, k_BGTD, v_BGTD)
 
 
-FUNCTIONS: dict[str, Callable[..., list[Any]]] = {
-    "score_documents": score_documents,
-    "write_answers": write_answers,
+def _read_request(item: Any) -> Request:
+    stream, prompt, params, limit = item
+    # JSON has names for numbers and lists for tuples.
+    bias = {int(id): value for id, value in params["logit_bias"].items()}
+    changes = {"logit_bias": bias, "stop_ids": tuple(params["stop_ids"])}
+    return stream, prompt, SamplingParams(**(params | changes)), limit
+
+
+def _read_group(item: Any) -> list[Continuation]:
+    return [Continuation(tuple(each["ids"]), each["begin"]) for each in item]
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., list[Any]], Callable[[Any], Any]]] = {
+    "score_documents": (score_documents, np.asarray),
+    "score_continuations": (score_continuations, _read_group),
+    "write_answers": (write_answers, _read_request),
 }
-"""Those marked in `llm_core.infer.replicas`."""
+"""Those marked by `llm_core.infer.replicas`, and what reads an item of plain values."""
 TIMEOUT = timedelta(minutes=30)
 """Of an exchange that a living rank takes no part in."""
 IDLE = timedelta(days=3650)
@@ -94,19 +112,9 @@ class Follower:
         self._objects[number] = model
 
     def _run(self, model: int, name: str, shares: list[list[Any]], about: list[Any]) -> None:
-        share = [self._read_item(name, item) for item in shares[dist.get_rank() - 1]]
-        results = FUNCTIONS[name](self._objects[model], share, *about)
-        reply(results, self.group)
-
-    @staticmethod
-    def _read_item(name: str, item: Any) -> Any:
-        if name != "write_answers":
-            return item
-        stream, prompt, params, limit = item
-        # JSON has names for numbers and lists for tuples.
-        bias = {int(id): value for id, value in params["logit_bias"].items()}
-        changes = {"logit_bias": bias, "stop_ids": tuple(params["stop_ids"])}
-        return stream, prompt, SamplingParams(**(params | changes)), limit
+        function, read = FUNCTIONS[name]
+        share = [read(item) for item in shares[dist.get_rank() - 1]]
+        reply(function(self._objects[model], share, *about), self.group)
 
     def _make(
         self, model: int, number: int, kind: str, first: int, second: int, int8: bool
@@ -116,6 +124,23 @@ class Follower:
         if isinstance(cache, FollowedBlocks):
             cache.receive = self._receive
         self._objects[number] = cache
+
+    def _branch(
+        self,
+        model: int,
+        number: int,
+        branches: list[list[int]],
+        positions: list[list[int]],
+        prefix: int | None,
+        has_branches: bool,
+    ) -> None:
+        branches_BQ, positions_BQ = (
+            torch.tensor(each, device=self.device) for each in (branches, positions)
+        )
+        before = None if prefix is None else self._objects[prefix]
+        config = self._objects[model].config
+        made = BranchCache(config, branches_BQ, positions_BQ, before, has_branches)
+        self._objects[number] = made
 
     def _truncate(self, number: int, lengths: list[int]) -> None:
         self._objects[number].truncate(lengths)

@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch.distributed as dist
 from torch import Tensor
 
+from llm_core.infer.cache.branches import BranchCache
 from llm_core.infer.cache.paged import PagedCache, Pass
 from llm_core.infer.cache.rows import place_of
 from llm_core.infer.cache.static import CacheOverflow, StaticCache
@@ -99,7 +100,14 @@ class LedBlocks(PagedCache):
         return super().attend(layer, q_BHTD, k_BGTD, v_BGTD)
 
 
-def _give_number(cache: _LedRows | LedBlocks, orders: Orders) -> None:
+class LedBranches(BranchCache):
+    """Branches whose other heads are on other ranks."""
+
+    orders: Orders
+    number: int
+
+
+def _give_number(cache: _LedRows | LedBlocks | LedBranches, orders: Orders) -> None:
     cache.orders, cache.number = orders, orders.number()
     orders.watch(cache, cache.number)
 
@@ -127,6 +135,21 @@ class LedModel(SharedModel):
         _give_number(cache, self.orders)
         about = kind.__name__, first, second, int8
         self.orders.add("make", self.number, cache.number, *about)
+        return cache
+
+    def make_branches(
+        self,
+        branches_BQ: Tensor,
+        positions_BQ: Tensor,
+        prefix: StaticCache | None,
+        has_branches: bool,
+    ) -> LedBranches:
+        """The same of branches."""
+        cache = LedBranches(self.config, branches_BQ, positions_BQ, prefix, has_branches)
+        _give_number(cache, self.orders)
+        before = None if prefix is None else _number_of(prefix)
+        about = branches_BQ.tolist(), positions_BQ.tolist(), before, has_branches
+        self.orders.add("branch", self.number, cache.number, *about)
         return cache
 
     def hidden(

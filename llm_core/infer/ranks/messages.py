@@ -14,8 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from llm_core.infer.choice.sampling import SamplingParams
-
 FIRST_BYTES, LENGTH_BYTES = 4096, 8
 
 
@@ -68,5 +66,7 @@ def _encoded(values: list[Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Of parameters and arrays."""
-    return dataclasses.asdict(value) if isinstance(value, SamplingParams) else value.tolist()
+    """Of dataclasses and arrays."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value.tolist()

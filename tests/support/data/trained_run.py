@@ -4,6 +4,7 @@ random."""
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +97,15 @@ def save_model(folder: Path, vocab_size: int, weight_scale: float) -> None:
             if parameter.dim() == 2:
                 parameter.mul_(weight_scale)
     export_model(config, model.state_dict(), folder / "model", eos_id=0)
+
+
+def publish(run: Run, folder: Path, weight_scale: float = 4.0) -> Path:
+    """A model with the tokenizer beside it, as others publish one."""
+    save_model(folder, len(np.load(run.tokenizer.file("bytes_per_token.npy"))), weight_scale)
+    for file in run.tokenizer.path.glob("*.json"):
+        if file.name != "artifact.json":
+            shutil.copyfile(file, folder / "model" / file.name)
+    return folder / "model"
 
 
 def words_of(run: Run, split: str, skip: int, count: int, number: int = -1) -> str:

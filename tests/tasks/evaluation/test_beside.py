@@ -14,7 +14,7 @@ from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, SuitesC
 from tasks.evaluation.stage import evaluate_model
 from tasks.evaluation.suite_results import read_rows, read_suites
 from tasks.runtime.artifact import Artifact
-from tests.support.data.trained_run import Run, save_model, words_of
+from tests.support.data.trained_run import Run, publish, save_model, words_of
 from tests.support.data.written_suites import question
 from tests.tasks.evaluation.conftest import Write
 
@@ -39,20 +39,10 @@ def suites(small_run: Run, write_suite: Write) -> Path:
     return write_suite("mine", items).parent
 
 
-def published(run: Run, folder: Path, weight_scale: float) -> Path:
-    """A model with the tokenizer beside it, as others publish one."""
-    vocab_size = load_model(run.train.path / "model").config.vocab_size
-    save_model(folder, vocab_size, weight_scale)
-    for file in run.tokenizer.path.glob("*.json"):
-        if file.name != "artifact.json":
-            shutil.copyfile(file, folder / "model" / file.name)
-    return folder / "model"
-
-
 def test_the_same_model_in_a_folder_has_the_same_scores_and_no_difference(
     small_run: Run, suites: Path, tmp_path: Path
 ) -> None:
-    folder = published(small_run, tmp_path / "same", 4.0)
+    folder = publish(small_run, tmp_path / "same", 4.0)
     made = evaluate(small_run, tmp_path / "out", suites, folder=folder, window_tokens=96)
     beside = made.metrics["beside"]
     for end in ("value", "low", "high"):
@@ -67,7 +57,7 @@ def test_the_same_model_in_a_folder_has_the_same_scores_and_no_difference(
 def test_a_folder_is_named_as_it_lies_however_it_is_written(
     small_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(published(small_run, tmp_path / "same", 4.0))
+    monkeypatch.chdir(publish(small_run, tmp_path / "same", 4.0))
     made = evaluate(small_run, tmp_path / "out", folder=Path("."), window_tokens=96)
     assert made.metrics["beside"]["name"] == "model"
 
@@ -75,7 +65,7 @@ def test_a_folder_is_named_as_it_lies_however_it_is_written(
 def test_another_model_is_compared_on_the_same_documents_and_items(
     small_run: Run, suites: Path, tmp_path: Path
 ) -> None:
-    folder = published(small_run, tmp_path / "other", 0.5)
+    folder = publish(small_run, tmp_path / "other", 0.5)
     made = evaluate(small_run, tmp_path / "out", suites, folder=folder, window_tokens=96)
     own, beside = made.metrics, made.metrics["beside"]
     gain = beside["val_bpb"]["value"] - own["val_bpb"]["value"]
@@ -159,7 +149,7 @@ def test_a_folder_without_a_model_is_one_line(small_run: Run, tmp_path: Path) ->
 def test_a_folder_whose_tokens_lose_text_has_suites_and_no_bits(
     small_run: Run, suites: Path, tmp_path: Path
 ) -> None:
-    folder = published(small_run, tmp_path / "lossy", 4.0)
+    folder = publish(small_run, tmp_path / "lossy", 4.0)
     described = json.loads((folder / "tokenizer.json").read_text())
     described["normalizer"] = {"type": "Lowercase"}
     (folder / "tokenizer.json").write_text(json.dumps(described))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from llm_core.config import ConfigError
 from llm_core.infer.choice.sampling import GREEDY, SamplingParams
@@ -19,12 +20,16 @@ from tasks.evaluation.config import (
     EvaluateConfig,
     EvaluateStageConfig,
     GenerateConfig,
+    SuitesConfig,
 )
 from tasks.evaluation.generate import Answer, generate_text
 from tasks.evaluation.models import open_models
 from tasks.evaluation.stage import evaluate_model
+from tasks.evaluation.suite_scores import score_items
 from tasks.runtime.code import ROOT
-from tests.support.data.trained_run import Run, make_run
+from tasks.tokenizer.encoder import load_tokenizer
+from tests.support.data.trained_run import Run, make_run, publish
+from tests.support.data.written_suites import question, write_suite
 from tests.support.served_models import publish_model, serving
 
 
@@ -69,12 +74,39 @@ def test_drafts_that_cannot_guess_are_refused_in_one_line(run: Run, tmp_path: Pa
         answer(run, SamplingParams(presence_penalty=1.0), draft="ngram")
 
 
+def three_suites(folder: Path) -> Path:
+    """Choices after shots that they share, a text to be written and one to be scored."""
+    words = ["king", "list", "file", "house", "line"]
+    items = [question(str(n), f"The {w} of the", words[:3], n % 3) for n, w in enumerate(words)]
+    write_suite(folder, "choices", items, shots=2)
+    texts = [{"id": w, "question": f"Say {w}", "answer": f" {w} again"} for w in words]
+    write_suite(folder, "written", texts, kind="generation", max_new_tokens=6)
+    write_suite(folder, "likely", texts, kind="likelihood", delimiter="")
+    return folder
+
+
+def test_two_ranks_score_suites_to_the_last_digit_of_one_process(run: Run, tmp_path: Path) -> None:
+    suites = SuitesConfig((three_suites(tmp_path),)).load()
+    tokenizer = load_tokenizer(run.tokenizer.path)
+    found = []
+    for ranks, replicas in ((1, 1), (2, 1), (1, 2)):
+        with open_models(ranks, "cpu", data_parallel=replicas) as models:
+            model = models.load(run.train.path / "model", torch.float64)
+            about = 95, EvaluateConfig(), [tokenizer.eos_id]
+            found.append([score_items(model, tokenizer, s, s.items, *about) for s in suites])
+            del model
+    assert found[0] == found[1] == found[2]
+    assert any(len(row["choices"]) == 3 for rows in found[0] for row in rows)
+
+
 @pytest.mark.slow
 def test_two_ranks_score_and_measure_what_one_process_does(run: Run, tmp_path: Path) -> None:
-    found = []
+    found, suites = [], three_suites(tmp_path / "suites")
+    folder = publish(run, tmp_path / "folder")
     for number, kind in enumerate(({}, {"tensor_parallel": 2}, {"data_parallel": 2})):
-        scoring = EvaluateConfig(max_documents=6, device="cpu", **kind)
-        config = EvaluateStageConfig(scoring, GenerateConfig(temperature=0.0, max_new_tokens=8))
+        scoring = EvaluateConfig(max_documents=6, device="cpu", folder=folder, **kind)
+        greedy = GenerateConfig(temperature=0.0, max_new_tokens=8)
+        config = EvaluateStageConfig(scoring, greedy, SuitesConfig((suites,)))
         out = tmp_path / str(number)
         out.mkdir()
         parents = run.documents, run.tokenizer, run.shards, run.train
@@ -82,6 +114,12 @@ def test_two_ranks_score_and_measure_what_one_process_does(run: Run, tmp_path: P
     for other in found[1:]:
         assert other["samples"] == found[0]["samples"]
         assert other["val_bpb"]["value"] == pytest.approx(found[0]["val_bpb"]["value"], abs=1e-5)
+        assert other["beside"]["parameters"] == found[0]["beside"]["parameters"]
+        for suite in ("choices", "written", "likely"):
+            for each, own in ((other, found[0]), (other["beside"], found[0])):
+                metrics = own["suites"][suite]["metrics"]
+                for metric, figure in each["suites"][suite]["metrics"].items():
+                    assert figure["value"] == pytest.approx(metrics[metric]["value"], abs=1e-5)
     config = BenchConfig(
         batches=(1,), prompt_tokens=(8,), new_tokens=(3,), repeats=3, check_tokens=8,
         caches=("static",), weights=("model", "int8"), concurrencies=(2,), load_requests=3,

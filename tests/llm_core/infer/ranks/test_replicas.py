@@ -14,6 +14,8 @@ from llm_core.infer.bits_per_byte import score_documents
 from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.generation import generate
 from llm_core.infer.ranks.team import open_models
+from llm_core.infer.score_plan import Continuation
+from llm_core.infer.scoring import score_continuations
 from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model, random_ids
 
@@ -34,6 +36,20 @@ def test_documents_are_scored_as_by_one_process(both: tuple[Transformer, Transfo
         assert len(found) == count
         for ours, theirs in zip(found, expected, strict=True):
             assert ours.dtype == theirs.dtype and np.abs(ours - theirs).max() <= 1e-12
+
+
+def test_answers_are_scored_as_by_one_process(both: tuple[Transformer, Transformer]) -> None:
+    questions = [
+        [Continuation((*random_ids(9, n), *random_ids(k, k)), 9) for k in (1, 2, 2)]
+        for n in range(5)
+    ]
+    for count in (0, 1, 5):
+        found, expected = (score_continuations(m, questions[:count], 64) for m in both)
+        assert [len(group) for group in found] == [3] * count
+        for ours, theirs in zip(found, expected, strict=True):
+            for one, other in zip(ours, theirs, strict=True):
+                assert np.abs(one.logprobs - other.logprobs).max() <= 1e-12
+                assert one.is_greedy == other.is_greedy
 
 
 def test_prompts_are_answered_from_their_own_streams(

@@ -24,6 +24,8 @@ from llm_core.infer.engine import Engine
 from llm_core.infer.equivalence import Shape, check_cache
 from llm_core.infer.generation import generate
 from llm_core.infer.ranks.team import Models, RankLost, open_models
+from llm_core.infer.score_plan import Continuation, plan
+from llm_core.infer.scoring import score_continuations
 from llm_core.infer.speculative import ModelDraft, NGramDraft
 from llm_core.model.transformer import Transformer
 from llm_core.quantize.model import round_model
@@ -133,6 +135,23 @@ def test_documents_are_scored_as_by_one_process(both: tuple[Transformer, Transfo
     found, expected = (score_documents(model, documents, 0, 16, 4, 64) for model in both)
     for ours, theirs in zip(found, expected, strict=True):
         assert abs(ours - theirs).max() <= 1e-12
+
+
+def test_answers_behind_shared_contexts_are_scored_as_by_one_process(
+    both: tuple[Transformer, Transformer],
+) -> None:
+    """Shots before all questions, a context before the answers of each, and a question alone."""
+    shots = tuple(ids_of(30, 1))
+    questions = [
+        [Continuation((*shots, n, *ids_of(3 + k, k)), 31) for k in range(3)] for n in range(5)
+    ]
+    questions.append([Continuation(tuple(ids_of(9, 2)), 4)])
+    assert {batch.num_prefix > 0 for batch in plan(questions, 60, True)} == {True, False}
+    found, expected = (score_continuations(model, questions, 60) for model in both)
+    for ours, theirs in zip(found, expected, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert abs(one.logprobs - other.logprobs).max() <= 1e-12
+            assert one.is_greedy == other.is_greedy
 
 
 def test_caches_that_are_gone_are_gone_everywhere(both: tuple[Transformer, Transformer]) -> None:
