@@ -52,6 +52,7 @@ from tasks.serving.config import ServeConfig
 from tasks.shards.config import ShardsConfig
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.training.config import TrainStageConfig
+from tasks.training.initial_model import grown_vocab_size
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,10 @@ class RunConfig:
         if start is not None:
             from llm_core.huggingface.export import read_config
 
-            model = replace(model, vocab_size=read_config(start).vocab_size)
+            size = read_config(start).vocab_size
+            if self.train.init_vocab == "grow":
+                size = grown_vocab_size(size, self.tokenizer.num_ids())
+            model = replace(model, vocab_size=size)
         elif model.vocab_size == 0:
             model = replace(model, vocab_size=self.tokenizer.num_ids())
         return Work(model, self.optim, self.train, self.parallel, self.memory)

@@ -51,6 +51,13 @@ def _whole(_name: str, parameter: nn.Parameter) -> tuple[Sequence[int], Tensor, 
     return parameter.shape, parameter, tuple(map(range, parameter.shape))
 
 
+def drawn(name: str, shape: Sequence[int], std: float, seed: int) -> Tensor:
+    """A whole matrix of float32 numbers, the same wherever and in whatever pieces it is made."""
+    whole = torch.empty(tuple(shape))
+    _fill(whole, tuple(map(range, shape)), name, shape, std, seed)
+    return whole
+
+
 def _fill(piece: Tensor, box: Box, name: str, shape: Sequence[int], std: float, seed: int) -> None:
     rows, columns = box
     for top in range(rows.start - rows.start % TILE[0], rows.stop, TILE[0]):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from llm_core.data.config import DataConfig
@@ -59,6 +60,9 @@ class TrainConfig(ComputeConfig):
     init_from: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """Hugging Face folder (safetensors) whose weights training starts from. Its content is in the
     key, its place is not."""
+    init_vocab: Literal["keep", "grow"] = field(default="keep", metadata=IN_KEY_IF_SET)
+    """grow: a tokenizer with more ids than the model of `init_from` adds rows to its embedding and
+    head, to a multiple of 8. keep: it is refused."""
     data: DataConfig = field(default_factory=DataConfig)
     """Packing, order and mixture of the sequences."""
 
@@ -75,6 +79,11 @@ class TrainConfig(ComputeConfig):
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1")
+        if self.init_vocab == "grow" and self.init_from is None:
+            raise ConfigError(
+                "init_vocab (grow) is for a model that is loaded; set train.init_from=FOLDER, or"
+                " train.init_vocab=keep"
+            )
         if self.profile_steps and not (
             len(self.profile_steps) == 2 and 1 <= self.profile_steps[0] <= self.profile_steps[1]
         ):

@@ -34,6 +34,7 @@ from llm_core.data.shards import ShardError, TokenShards, open_shards
 from llm_core.device import device_name, set_threads
 from llm_core.durable import sync_folder
 from llm_core.huggingface.export import export_model, read_weights
+from llm_core.huggingface.growth import read_grown_weights
 from llm_core.locks import open_lock
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.guard import TrainingDiverged
@@ -273,7 +274,8 @@ def resume(
             f" {start} in {workdir}; set it to {start} or more, or use another work directory"
         )
     if start == 0 and train.init_from is not None:
-        write_weights(layout, read_weights(train.init_from, config.model))
+        read = read_grown_weights if train.init_vocab == "grow" else read_weights
+        write_weights(layout, read(train.init_from, config.model))
     elif start == 0:
         initialize(layout, train.seed)
     if metrics:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from tasks.tokenizer import bpe, sentencepieces
 from tasks.tokenizer.encoder import END_OF_TEXT, PAD, SPECIAL_TOKENS, UNKNOWN
 from tasks.tokenizer.files import add_special
@@ -42,6 +42,9 @@ class TokenizerConfig:
     pre_tokenizer: PreTokenizerName = "bounded"
     """How byte-level BPE cuts text first. WordPiece needs `bounded`; sentencepiece always cuts
     before spaces."""
+    merge_score: bpe.MergeScore = field(default="count", metadata=IN_KEY_IF_SET)
+    """Which pair of pieces WordPiece merges next. count: the most frequent. likelihood: the one
+    with the largest count over the product of its pieces' counts, as published; slower."""
     pad_vocab_to: int = 1
     """The vocabulary is padded with reserved special tokens to a multiple of this, which suits
     matrix units."""
@@ -72,6 +75,11 @@ class TokenizerConfig:
         if self.pre_tokenizer != "bounded" and self.kind != "bpe":
             raise ConfigError(
                 f"pre_tokenizer ({self.pre_tokenizer}) is for kind=bpe; leave it at bounded for"
+                f" {self.kind}"
+            )
+        if self.merge_score != "count" and self.kind != "wordpiece":
+            raise ConfigError(
+                f"merge_score ({self.merge_score}) is for kind=wordpiece; leave it at count for"
                 f" {self.kind}"
             )
         if not 1 <= self.pad_vocab_to <= 4096:

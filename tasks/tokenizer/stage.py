@@ -65,7 +65,8 @@ def train_tokenizer(
         texts = read_texts(documents, chosen)
         model = bpe.train_bpe(texts, trained_size, config.pre_tokenizer)
     elif config.kind == "wordpiece":
-        model = bpe.train_wordpiece(read_texts(documents, chosen), trained_size)
+        texts = read_texts(documents, chosen)
+        model = bpe.train_wordpiece(texts, trained_size, config.merge_score)
     else:
         method: sentencepieces.Method = "unigram" if config.kind == "unigram" else "bpe"
         held = list(read_texts(documents, chosen))

@@ -1,8 +1,8 @@
 """Checks that the model training starts from fits the model and the tokenizer of this run.
 
 Reads `config.json` and, where both sides have one, `tokenizer.json`. Weights are left to the
-trainer. Every difference is one line with its way out; nothing is resized or cut to fit, because
-ids that mean other pieces train on noise in silence.
+trainer. Every difference is one line with its way out, because ids that mean other pieces train on
+noise in silence. Only `train.init_vocab=grow` makes room, for ids beyond those of the model.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from llm_core.json_files import UnreadableJson, read_json
 from llm_core.model.config import ModelConfig
 
 TOKENIZER_FILE = "tokenizer.json"
+MULTIPLE = 8
+"""Matrix units work in tiles of eight numbers, and tensor parallelism divides rows."""
 
 
 def initial_model_files(folder: Path, model: ModelConfig) -> dict[str, Path]:
@@ -37,26 +39,33 @@ def initial_model_files(folder: Path, model: ModelConfig) -> dict[str, Path]:
     return {CONFIG_FILE: folder / CONFIG_FILE} | {file.name: file for file in weight_files(folder)}
 
 
-def check_vocabulary(folder: Path, tokenizer: Path, num_ids: int) -> int:
-    """The number of ids of the model in `folder`. Raises ConfigError where the tokenizer's ids are
-    more, or mean other pieces."""
+def grown_vocab_size(there: int, num_ids: int) -> int:
+    """Ids of a model of `there` ids once it has rows for `num_ids`: a multiple of MULTIPLE, unless
+    it has them already."""
+    return there if num_ids <= there else -(-num_ids // MULTIPLE) * MULTIPLE
+
+
+def check_vocabulary(folder: Path, tokenizer: Path, num_ids: int, grows: bool = False) -> int:
+    """The number of ids that the model in `folder` is trained with. Raises ConfigError where an id
+    of the model means another piece, or the tokenizer has more ids and the model does not grow."""
     from llm_core.huggingface.export import read_config
 
     vocab_size = read_config(folder).vocab_size
     way_out = f"set tokenizer=import tokenizer.path={folder}"
-    if num_ids > vocab_size:
+    if num_ids > vocab_size and not grows:
         raise ConfigError(
             f"the tokenizer has {num_ids} ids, but the model in train.init_from ({folder}) has"
-            f" only {vocab_size}; {way_out}"
+            f" only {vocab_size}; {way_out}, or train.init_vocab=grow if its first ids are those"
+            " of the model"
         )
     theirs, ours = (_ids(place / TOKENIZER_FILE) for place in (folder, tokenizer))
-    if theirs and ours and theirs != ours:
-        same = sum(theirs.get(piece) == number for piece, number in ours.items())
+    moved = sum(ours.get(piece) != number for piece, number in theirs.items())
+    if ours and moved:
         raise ConfigError(
-            f"{len(ours) - same} of the {len(ours)} pieces of the tokenizer have other ids in"
+            f"{moved} of the {len(theirs)} pieces of the tokenizer have other ids in"
             f" train.init_from ({folder}), where the model learnt them; {way_out}"
         )
-    return vocab_size
+    return grown_vocab_size(vocab_size, num_ids)
 
 
 def _setting(value: Any) -> str:
@@ -67,15 +76,17 @@ def _setting(value: Any) -> str:
 
 
 def _ids(file: Path) -> dict[str, int]:
-    """Piece → id of a `tokenizer.json`; empty where there is none."""
+    """Piece → id of a `tokenizer.json`, with its added tokens; empty where there is none."""
     if not file.is_file():
         return {}
     try:
-        vocabulary = read_json(file).get("model", {}).get("vocab", {})
-    except (UnreadableJson, AttributeError) as error:
+        found = read_json(file)
+        vocabulary = found.get("model", {}).get("vocab", {})
+        added = {token["content"]: token["id"] for token in found.get("added_tokens", ())}
+    except (UnreadableJson, AttributeError, KeyError, TypeError) as error:
         raise ConfigError(
             f"train.init_from: {file} is not a tokenizer ({error}); fetch it again"
         ) from error
-    if isinstance(vocabulary, dict):
-        return vocabulary
-    return {row[0]: number for number, row in enumerate(vocabulary)}  # Unigram: pairs with scores
+    if not isinstance(vocabulary, dict):  # Unigram: pairs with scores
+        vocabulary = {row[0]: number for number, row in enumerate(vocabulary)}
+    return vocabulary | added

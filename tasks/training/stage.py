@@ -96,7 +96,8 @@ def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> 
         )
     train, vocab_size = config.train, config.model.vocab_size or num_ids
     if train.init_from is not None:
-        vocab_size = check_vocabulary(train.init_from, tokenizer.path, num_ids)
+        grows = train.init_vocab == "grow"
+        vocab_size = check_vocabulary(train.init_from, tokenizer.path, num_ids, grows)
         train = replace(train, init_from=train.init_from.resolve())
     model = replace(config.model, vocab_size=vocab_size)
     return RunConfig(

@@ -62,6 +62,13 @@ def test_an_open_vocabulary_is_that_of_the_tokenizer_or_the_initial_model(tmp_pa
     padded = planned(*imported, "tokenizer.special_tokens=[new]", "tokenizer.pad_vocab_to=64")
     assert there < padded < there + 65 and padded % 64 == 0
     assert planned(f"train.init_from={folder}") == there
+    grown = planned(
+        f"train.init_from={folder}",
+        "train.init_vocab=grow",
+        *imported[:2],
+        "tokenizer.special_tokens=[new]",
+    )
+    assert there < grown < there + 9 and grown % 8 == 0
     with pytest.raises(ConfigError, match="tokenizer.path"):
         planned("tokenizer=import")
 

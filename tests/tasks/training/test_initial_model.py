@@ -10,6 +10,7 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
+from llm_core.huggingface.growth import read_grown_weights
 from llm_core.model.config import ModelConfig, RopeScaling
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.metric_log import read_rows
@@ -94,6 +95,50 @@ def test_longer_sequences_and_spare_ids_are_no_misfit(
     assert set(config.input_files()) == {"config.json", "model.safetensors"}
     run = resolve(config, *parents)
     assert (run.model.vocab_size, run.model.max_seq_len) == (64, MODEL.max_seq_len)
+
+
+def test_a_grown_model_is_exported_with_its_new_ids(
+    parents: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    there = dataclasses.replace(MODEL, vocab_size=VOCAB_SIZE - 6)
+    config = going_on_from(save(tmp_path / "there", there), lr=1e-30)
+    config = dataclasses.replace(
+        config,
+        train=dataclasses.replace(config.train, init_vocab="grow"),
+        parallel=ParallelConfig(device="cpu", num_threads=1),
+    )
+    (tmp_path / "out").mkdir()
+    train_model(*parents, tmp_path / "out", config)
+    after = load_model(tmp_path / "out/model")
+    assert after.config.vocab_size == 56  # the next multiple of 8
+    expected = read_grown_weights(tmp_path / "there", after.config)
+    assert all(torch.equal(value, expected[name]) for name, value in after.state_dict().items())
+
+
+def test_a_vocabulary_grows_only_behind_the_ids_that_the_model_knows(
+    parents: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    folder = save(tmp_path / "there", dataclasses.replace(MODEL, vocab_size=40))
+    config = going_on_from(folder)
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, init_vocab="grow"))
+
+    def write(place: Path, pieces: str, *added: str) -> None:
+        vocabulary = {piece: number for number, piece in enumerate(pieces)}
+        tokens = [{"content": t, "id": len(pieces) + n} for n, t in enumerate(added)]
+        text = json.dumps({"model": {"vocab": vocabulary}, "added_tokens": tokens})
+        (place / "tokenizer.json").write_text(text, "utf-8")
+
+    write(folder, "abc", "<end>")
+    write(parents[0].path, "abc", "<end>", "<new>")
+    assert resolve(config, *parents).model.vocab_size == 56
+    write(parents[0].path, "abcd", "<end>")
+    with pytest.raises(ConfigError, match=r"1 of the 4 pieces of the tokenizer have other ids"):
+        resolve(config, *parents)
+
+
+def test_growth_needs_a_model_to_grow() -> None:
+    with pytest.raises(ConfigError, match=r"init_vocab \(grow\) is for a model that is loaded"):
+        dataclasses.replace(TRAIN, init_vocab="grow")
 
 
 def test_a_tokenizer_whose_ids_mean_other_pieces_is_refused(
