@@ -30,6 +30,7 @@ from yaml import YAMLError
 from flows.conf_files import CONF_DIR, choices, groups
 from flows.run_config import RunConfig
 from llm_core.config import ConfigError, build, nearest, plain_defaults
+from llm_core.planner.hardware import read_record
 from llm_core.printing import one_line
 from tasks.runtime.code import ROOT
 from tasks.runtime.keys import digest
@@ -149,7 +150,11 @@ def _compose_plain(overrides: Sequence[str], conf_dir: Path) -> dict[str, Any]:
         fields = plain_defaults(RunConfig)
         lost = {name for name in groups(conf_dir) if name not in config}
         below = {name: value for name, value in fields.items() if name not in lost}
-        full = OmegaConf.create(_overlaid(below, _with_copy(OmegaConf.to_container(config))))
+        given = _with_copy(OmegaConf.to_container(config))
+        full = OmegaConf.create(_overlaid(below, given))
+        if file := OmegaConf.select(full, "hardware.file"):
+            below = _overlaid(below, {"hardware": read_record(Path(str(file)))})
+            full = OmegaConf.create(_overlaid(below, given))
         for text in filter(is_append, overrides):
             _append(full, parse_override(text))
         return OmegaConf.to_container(full, resolve=True, throw_on_missing=True)  # type: ignore[return-value]

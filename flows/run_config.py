@@ -179,7 +179,7 @@ class RunConfig:
         if not self.hardware.name:
             raise ConfigError(
                 "parallel.kind (auto) needs the devices that it chooses for; add hardware=h100, or"
-                " another of conf/hardware"
+                " another of conf/hardware, or hardware=this after textmill calibrate"
             )
         choice = choose_layout(self.planned, self.hardware, self.parallel.num_processes)
         if choice.best is None:

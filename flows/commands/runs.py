@@ -193,7 +193,7 @@ def _plan_training(words: Sequence[str]) -> int:
 @command("[FLOW] [OVERRIDES]...")
 def plan(words: Sequence[str]) -> int:
     """What would run, and why; with hardware=NAME, what a training needs on it."""
-    if any(word.startswith("hardware=") for word in words):
+    if any(word.startswith(("hardware=", "hardware.file=")) for word in words):
         return _plan_training(words)
     name = "run"
     if words and "=" not in words[0] and not words[0].startswith("~"):

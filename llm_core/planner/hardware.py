@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from llm_core.config import ConfigError
+from llm_core.config import ConfigError, check_bounds
+from llm_core.json_files import UnreadableJson, read_json
+
+
+@dataclass(frozen=True)
+class LinkConfig:
+    """How one collective runs among the processes of a node."""
+
+    start_us: float
+    """Time without content, for each hop of a ring or tree."""
+    gb_s: float
+    """Bus bandwidth as nccl-tests defines it, in 1e9 bytes per second: what a ring would send of
+    each process, over the time."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, start_us=(0, None))
+        if not self.gb_s > 0:
+            raise ConfigError(f"gb_s ({self.gb_s}) must be positive; calibrate again")
 
 
 @dataclass(frozen=True)
@@ -36,8 +55,26 @@ class HardwareConfig:
     """Part of the peak that large products reach."""
     memory_share: float = 0.88
     """Part of the bandwidth that passes over memory reach."""
+    attention_share: float = 0.7
+    """Part of the rate of large products that attention reaches."""
     link_share: float = 0.8
     """Part of the bandwidth that collectives reach."""
+    links: dict[str, LinkConfig] = field(default_factory=dict)
+    """Measured collectives by name: all_reduce, all_gather, reduce_scatter, all_to_all, send. Where
+    one is absent, `node_gb_s` and `hop_us` stand for it."""
+    overlap: float = 1.0
+    """Part of the traffic that computation may hide: 0 where the same processors do both."""
+    passes: float = 0.0
+    """How often a step moves what blocks keep. 0: as measured on H200, by kernels."""
+    loss_passes: float = 0.0
+    """Bytes that a step moves for each logit. 0: as measured on H200."""
+    launch_ms: float = 6.2
+    """Time in which the host launches a block's operations, forward and backward, one by one.
+    Measured on a server with H200."""
+    step_ms: float = 0.0
+    """Time of a step that no size changes: the loop, the norm, the optimizer's launches."""
+    launches_ahead: bool = True
+    """Whether the host launches while the device computes; false where the host is the device."""
     reserve_gb: float = 1.5
     """Memory that drivers and communicators take."""
     fragmentation: float = 0.04
@@ -48,23 +85,28 @@ class HardwareConfig:
     """Of a device, in US dollars; 0: not known."""
     price_source: str = ""
     """Where and when the price was read."""
+    file: Path | None = None
+    """Record of `textmill calibrate`, whose values stand where this group gives none.
+    hardware=this reads that of this machine."""
 
     def __post_init__(self) -> None:
-        for field in ("memory_gb", "memory_gb_s", "tflops", "tflops_fp32", "devices_per_node"):
-            if self.name and not getattr(self, field) > 0:
+        for name in ("memory_gb", "memory_gb_s", "tflops", "tflops_fp32", "devices_per_node"):
+            if self.name and not getattr(self, name) > 0:
                 raise ConfigError(
-                    f"{field} ({getattr(self, field)}) must be positive for {self.name}; see its"
+                    f"{name} ({getattr(self, name)}) must be positive for {self.name}; see its"
                     " data sheet"
                 )
-        for field in ("matmul_share", "memory_share", "link_share"):
-            if not 0 < getattr(self, field) <= 1:
-                raise ConfigError(f"{field} ({getattr(self, field)}) must be above 0 and at most 1")
-        for field in (
+        for name in ("matmul_share", "memory_share", "attention_share", "link_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError(f"{name} ({getattr(self, name)}) must be above 0 and at most 1")
+        for name in (
             "tflops_fp8", "node_gb_s", "network_gb_s", "hop_us", "reserve_gb", "fragmentation",
-            "watts", "price_per_hour",
+            "passes", "loss_passes", "launch_ms", "step_ms", "watts", "price_per_hour",
         ):  # fmt: skip
-            if getattr(self, field) < 0:
-                raise ConfigError(f"{field} ({getattr(self, field)}) must not be negative")
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} ({getattr(self, name)}) must not be negative")
+        if not 0 <= self.overlap <= 1:
+            raise ConfigError(f"overlap ({self.overlap}) must be from 0 to 1")
 
     @property
     def in_node(self) -> float:
@@ -93,3 +135,26 @@ class HardwareConfig:
             return self.in_node
         on_a_node = max(1, self.devices_per_node * size // span)
         return min(self.in_node, on_a_node * self.between_nodes)
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """The values of `HardwareConfig` that `textmill calibrate` wrote. Raises ConfigError."""
+    try:
+        found = read_json(file)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"hardware.file ({file}) does not exist; measure this machine with textmill calibrate,"
+            " with the same parallel.num_processes and state"
+        ) from error
+    except (UnreadableJson, OSError) as error:
+        raise ConfigError(
+            f"hardware.file ({file}) cannot be read ({error}); write it again with textmill"
+            " calibrate"
+        ) from error
+    values = found.get("hardware") if isinstance(found, dict) else None
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"hardware.file ({file}) is not a record of textmill calibrate; name one, or leave it"
+            " out"
+        )
+    return values

@@ -39,9 +39,9 @@ PASSES = {"eager": 11.7, "triton": 4.0, "compiled": 3.3}
 compiled ones. Measured on one H200."""
 WEIGHT_BYTES = 18
 """Moved per weight and micro batch: cast to 16 bits, its gradient cast and added up."""
-HOST_S = {"none": 6.2e-3, "every": 7.0e-3, "full": 7.9e-3, "selective": 8.5e-3}
-"""Of a block and micro batch: what Python and autograd take to launch it, operation by operation.
-Where the device is faster, as with narrow models, it waits. Measured on one server with H200."""
+LAUNCHES = {"none": 1.0, "every": 1.13, "full": 1.27, "selective": 1.37}
+"""Times `launch_ms` that Python and autograd take for a block and micro batch, operation by
+operation. Where the device is faster, as with narrow models, it waits. Measured on H200."""
 FORWARD_SHARE = 0.85
 """Time of a forward pass over half of a backward pass, whose products are less well shaped."""
 UPDATE_BYTES = 12
@@ -199,16 +199,15 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     if parallel.cp_kind != "ulysses" and not parallel.cp_balanced:
         # The last slice attends all others: of c slices (2 c - 1) / c times the mean.
         pairs *= 2 - 1 / parallel.cp
-    attention_s = 6 * pairs * tokens / (rate * 0.7)
+    attention_s = 6 * pairs * tokens / (rate * hardware.attention_share)
     number = 4 if train.dtype == "fp32" else 2
     kept = block_numbers(model, train)
-    passes = PASSES["compiled" if train.compile else "eager"]
-    if train.kernels != "torch":
-        passes = min(passes, PASSES["triton"])
+    passes = hardware.passes or _passes(train)
     layers = model.num_layers / parallel.pp
     stream = kept.stream / (parallel.tp if parallel.sequence_parallel else 1)
     moved = passes * (stream + kept.shared / parallel.tp) * number * layers
-    loss_moved = (6 if train.compile else 24) * model.vocab_size / parallel.tp
+    loss_passes = hardware.loss_passes or (6 if train.compile else 24)
+    loss_moved = loss_passes * model.vocab_size / parallel.tp
     memory_rate = hardware.memory_gb_s * 1e9 * hardware.memory_share
     between_s = (tokens * (moved + loss_moved) + WEIGHT_BYTES * block_weights) / memory_rate
     again_s = {
@@ -221,7 +220,9 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     computed_s = blocks_s + head_s + attention_s + between_s
     host_s = 0.0
     if not train.compile and train.kernels == "torch":
-        host_s = max(0.0, layers * HOST_S[work.memory.recompute] - computed_s - recompute_s)
+        host_s = layers * LAUNCHES[work.memory.recompute] * hardware.launch_ms * 1e-3
+        if hardware.launches_ahead:
+            host_s = max(0.0, host_s - computed_s - recompute_s)
     one = Pass((computed_s + host_s) / 3, (computed_s + host_s) * 2 / 3 + recompute_s, attention_s)
     traffic = tuple(step_traffic(model, train, parallel, hardware, one))
     exposed_s = sum(each.exposed_s for each in traffic)
@@ -237,13 +238,18 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
         m * attention_s,
         m * between_s,
         m * recompute_s,
-        m * host_s,
+        m * host_s + hardware.step_ms * 1e-3,
         optimizer_s,
         exposed_s,
         busy_s * bubble_frac / (1 - bubble_frac),
         bubble_frac,
         traffic,
     )
+
+
+def _passes(train: TrainConfig) -> float:
+    passes = PASSES["compiled" if train.compile else "eager"]
+    return min(passes, PASSES["triton"]) if train.kernels != "torch" else passes
 
 
 def narrow_share(model: ModelConfig) -> float:

@@ -67,9 +67,11 @@ def step_traffic(
     if parallel.tp > 1:
         link = _Link(hardware, parallel.tp, parallel.tp)
         # Four gatherings and four sums, forward and backward; head and embedding have a pair each.
-        sent = (8 * layers + 4) * m * (parallel.tp - 1) / parallel.tp * stream
-        elapsed_s = sent / link.bandwidth + (8 * layers + 4) * m * link.start_s
-        hidden = 0.0 if parallel.tp_overlap == "none" else 0.7 * elapsed_s
+        pairs = (4 * layers + 2) * m
+        one = (parallel.tp - 1) / parallel.tp * stream
+        sent = 2 * pairs * one
+        elapsed_s = pairs * sum(link.time_s(kind, one) for kind in ("all_gather", "reduce_scatter"))
+        hidden = 0.0 if parallel.tp_overlap == "none" else 0.7 * hardware.overlap * elapsed_s
         found.append(Traffic("tp", sent, elapsed_s, elapsed_s - hidden, link.across_nodes))
     if parallel.cp > 1:
         found.append(_of_context(model, train, parallel, hardware, compute, layers * m))
@@ -79,7 +81,7 @@ def step_traffic(
         per_rank = parallel.plan(model.num_layers).per_rank  # type: ignore[union-attr]
         piece = stream / (parallel.tp if parallel.sequence_parallel else 1)
         sent = 2 * m * per_rank * piece
-        one_s = piece / link.bandwidth + link.start_s
+        one_s = link.time_s("send", piece)
         found.append(
             Traffic(
                 "pp",
@@ -101,18 +103,23 @@ class _Link:
     span: int
 
     @property
-    def bandwidth(self) -> float:
-        return self.hardware.group_bandwidth(self.size, self.span)
-
-    @property
     def across_nodes(self) -> bool:
         return self.span > self.hardware.devices_per_node
 
-    @property
-    def start_s(self) -> float:
-        """Of one collective: a message to each neighbour in turn, or along a tree."""
-        hops = min(self.size - 1, 2 * math.ceil(math.log2(self.size)))
-        return hops * self.hardware.hop_us * 1e-6
+    def time_s(self, kind: str, sent: float, count: int = 1) -> float:
+        """Of `count` collectives of a kind in which each process of a ring would send `sent` bytes
+        in all: a message to each neighbour in turn or along a tree, and the content."""
+        hops = collective_hops(self.size)
+        measured = None if self.across_nodes else self.hardware.links.get(kind)
+        if measured is not None:
+            return count * hops * measured.start_us * 1e-6 + sent / (measured.gb_s * 1e9)
+        bandwidth = self.hardware.group_bandwidth(self.size, self.span)
+        return count * hops * self.hardware.hop_us * 1e-6 + sent / bandwidth
+
+
+def collective_hops(size: int) -> int:
+    """Messages in turn of a collective of `size` processes."""
+    return min(size - 1, 2 * math.ceil(math.log2(size)))
 
 
 def _of_weights(
@@ -135,27 +142,27 @@ def _of_weights(
     half = 2 if train.dtype != "fp32" else 4
     if not parallel.shards_weights:
         sent = 2 * part * 4 * held
-        elapsed_s = sent / link.bandwidth + layers * 2 * link.start_s
+        elapsed_s = link.time_s("all_reduce", sent, 2 * layers)
         # The last block's gradients are ready when backward ends.
         last_s = elapsed_s * min(1.0, block / held)
-        hidden_s = compute.backward_s if parallel.pp == 1 else 0.0
+        hidden_s = hardware.overlap * compute.backward_s if parallel.pp == 1 else 0.0
         exposed_s = max(last_s, elapsed_s - hidden_s)
         rows = [Traffic(parallel.kind, sent, elapsed_s, exposed_s, link.across_nodes)]
         if parallel.kind == "zero1":
             sent = part * 4 * held
-            elapsed_s = sent / link.bandwidth + link.start_s
+            elapsed_s = link.time_s("all_gather", sent)
             rows.append(Traffic("zero1 weights", sent, elapsed_s, elapsed_s, link.across_nodes))
         return rows
     # A pipeline gathers and reduces once for all micro batches of a step.
     times = 1 if parallel.pp > 1 else m
     again = 0 if parallel.kind == "zero2" or parallel.pp > 1 else 1
-    gather_s = part * half * held / link.bandwidth + (layers + 1) * link.start_s
-    reduce_s = part * 4 * held / link.bandwidth + (layers + 1) * link.start_s
+    gather_s = link.time_s("all_gather", part * half * held, layers + 1)
+    reduce_s = link.time_s("reduce_scatter", part * 4 * held, layers + 1)
     sent = part * held * times * ((1 + again) * half + 4)
     share = block / held
-    forward_s = max(gather_s * share, gather_s - compute.forward_s * (1 - share))
+    forward_s = max(gather_s * share, gather_s - hardware.overlap * compute.forward_s * (1 - share))
     busy_s = again * gather_s + reduce_s
-    hidden_s = compute.backward_s if parallel.pp == 1 else 0.0
+    hidden_s = hardware.overlap * compute.backward_s if parallel.pp == 1 else 0.0
     backward_s = max(busy_s * share, busy_s - hidden_s * (1 - share))
     rows = [
         Traffic(
@@ -169,7 +176,7 @@ def _of_weights(
     if parallel.kind == "hsdp" and (groups := replicas // size) > 1:
         outer = _Link(hardware, groups, replicas * parallel.tp)
         sent = 2 * (groups - 1) / groups * 4 * held / size
-        elapsed_s = sent / outer.bandwidth + layers * outer.start_s
+        elapsed_s = outer.time_s("all_reduce", sent, layers)
         rows.append(Traffic("hsdp groups", sent, elapsed_s, elapsed_s, outer.across_nodes))
     return rows
 
@@ -189,10 +196,16 @@ def _of_context(
     if parallel.cp_kind == "ulysses":
         # All-to-all of queries, keys, values and outputs, forward and backward.
         sent = 2 * part * tokens * number * (2 * model.attention_dim / parallel.tp + keys)
+        kind = "all_to_all"
     else:
         # Keys and values of all others, and their gradients back; a ring sends them again for that.
         rounds = 3 if parallel.cp_kind == "ring" else 2
         sent = rounds * (parallel.cp - 1) * tokens * number * keys
-    elapsed_s = passes * (sent / link.bandwidth + 3 * link.start_s)
-    hidden_s = min(elapsed_s, compute.attention_s) if parallel.cp_kind == "ring" else 0.0
+        kind = "send" if parallel.cp_kind == "ring" else "all_gather"
+    elapsed_s = link.time_s(kind, passes * sent, 3 * passes)
+    hidden_s = (
+        min(elapsed_s, hardware.overlap * compute.attention_s)
+        if parallel.cp_kind == "ring"
+        else 0.0
+    )
     return Traffic("cp", passes * sent, elapsed_s, elapsed_s - hidden_s, link.across_nodes)
