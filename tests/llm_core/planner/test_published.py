@@ -10,7 +10,7 @@ from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ComputeConfig, ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.planner.activations import block_numbers
-from llm_core.planner.cost import recomputed_flops_per_token, training_cost
+from llm_core.planner.cost import flops_per_token, training_cost
 from llm_core.planner.scaling import LAWS
 from llm_core.planner.weights import state_bytes
 from tests.support.distributed.cases import layout
@@ -106,10 +106,9 @@ def test_work_with_everything_recomputed(
     dim: int, layers: int, heads: int, devices: int, batch: int, elapsed_s: float, tflops: float
 ) -> None:
     """Narayanan et al. (2021), table 1: 96 B s l h² (1 + s / 6h + V / 16 l h), recomputation
-    included. Attention counted whole, twice what the causal half is."""
+    included. Attention counted whole."""
     model = gpt(dim, layers, heads)
-    again = recomputed_flops_per_token(model, MemoryConfig(recompute="full"), 2 * 2048)
-    whole = model.training_flops_per_token(2048) + again
+    whole = flops_per_token(model, MemoryConfig(recompute="full"), 2048).hardware_full
     found = batch * 2048 * whole / elapsed_s / devices / 1e12
     assert found == pytest.approx(tflops, rel=0.01)
 
