@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flows.commands.planning.inference import serving_plan
 from flows.console import table
 from flows.run_config import RunConfig
-from llm_core.config import ConfigError, to_plain
+from llm_core.config import to_plain
 from llm_core.planner.cost import flops_per_token, plan_headline, training_speed
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.layouts import Candidate, Choice, choose_layout, reasons
@@ -66,11 +67,8 @@ OPERATIONS = {
 
 
 def training_plan(config: RunConfig) -> tuple[str, dict[str, Any]]:
-    """(text for a terminal, the same as plain values). Raises ConfigError without hardware."""
-    hardware = config.hardware
-    if not hardware.name:
-        raise ConfigError("hardware is not set; choose one, such as hardware=h100")
-    work = config.planned
+    """(text for a terminal, the same as plain values)."""
+    hardware, work = config.hardware, config.planned
     choice = None
     if config.parallel.kind == "auto":
         choice = choose_layout(work, hardware, config.parallel.num_processes)
@@ -91,7 +89,9 @@ def training_plan(config: RunConfig) -> tuple[str, dict[str, Any]]:
         parts.append(_layouts(choice, hardware))
     elif chosen.memory.total > hardware.memory_gb * 1e9:
         parts.append(_too_large(chosen, hardware))
-    return "\n\n".join(parts), _plain(chosen, choice, hardware)
+    text, serving = serving_plan(work.model, hardware, config.generate.tensor_parallel)
+    parts.append(text)
+    return "\n\n".join(parts), _plain(chosen, choice, hardware) | {"inference": serving}
 
 
 def _model_lines(work: Work, hardware: HardwareConfig) -> str:

@@ -75,8 +75,8 @@ def recomputed_flops_per_token(
 ) -> float:
     """Operations of forward that backward does again, per token; never those of the head."""
     products = 2 * (model.matmul_parameters() - model.vocab_size * model.dim)
-    attention = 2 if causal else 4
-    attention *= model.num_layers * model.attention_dim * model.attended_tokens(seq_len)
+    pairs = model.num_layers * model.attention_dim * model.attended_tokens(seq_len)
+    attention = (2 if causal else 4) * pairs
     if memory.recompute == "full":
         return products + attention
     if memory.recompute == "every":
