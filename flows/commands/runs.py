@@ -182,18 +182,24 @@ def _run_under_prefect(
 
 
 def _plan_training(words: Sequence[str]) -> int:
+    from flows.commands.planning.inference import folder_plan, split_folder
     from flows.commands.training_plan import lines_of, training_plan
 
-    text, plain = training_plan(compose(lines_of(words), lays_out=False))
+    folder, words = split_folder(words)
+    config = compose(lines_of(words), lays_out=False)
+    if not config.hardware.name:
+        raise ConfigError("hardware is not set; choose one, such as hardware=h100")
+    text, plain = folder_plan(folder, config) if folder else training_plan(config)
     show(text)
     show(json.dumps(plain))
     return 0
 
 
-@command("[FLOW] [OVERRIDES]...")
+@command("[FLOW] [OVERRIDES]... | hardware=NAME [folder=DIR] [OVERRIDES]...")
 def plan(words: Sequence[str]) -> int:
-    """What would run, and why; with hardware=NAME, what a training needs on it."""
-    if any(word.startswith(("hardware=", "hardware.file=")) for word in words):
+    """What would run, and why; with hardware=NAME, what a training needs on it, or with folder=DIR
+    what answering with that model needs."""
+    if any(word.startswith(("hardware=", "hardware.file=", "folder=")) for word in words):
         return _plan_training(words)
     name = "run"
     if words and "=" not in words[0] and not words[0].startswith("~"):

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from flows.commands.planning.inference import serving_plan
 from flows.console import table
 from flows.run_config import RunConfig
-from llm_core.config import ConfigError, to_plain
-from llm_core.planner.cost import Cost, recomputed_flops_per_token, training_cost
+from llm_core.config import to_plain
+from llm_core.planner.cost import flops_per_token, plan_headline, training_speed
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.layouts import Candidate, Choice, choose_layout, reasons
 from llm_core.planner.scaling import LAWS, TOKENS_PER_WEIGHT
-from llm_core.planner.step import MemoryPlan, TimePlan, Work, plan_memory, plan_time
+from llm_core.planner.step import (
+    MemoryPlan,
+    TimePlan,
+    Work,
+    memory_of,
+    plan_memory,
+    plan_time,
+)
+from llm_core.planner.weights import Coordinates
 
 NUM_SHOWN = 5
+MAX_RANKS = 16
+"""Of a pipeline, with a bar each."""
+BAR_CHARS = 40
 MEMORY_PARTS = {
     "weights": "weights, float32",
     "gradients": "gradients, float32",
@@ -35,14 +46,29 @@ TIME_PARTS = {
     "exposed_s": "waiting for traffic",
     "bubble_s": "idle in the pipeline",
 }
+LETTERS = {
+    "weights": "w",
+    "gradients": "g",
+    "optimizer": "o",
+    "activations": "a",
+    "logits": "l",
+    "copies": "c",
+    "allowance": "·",
+}
+"""Of the parts in bars of ranks."""
+OPERATIONS = {
+    "six_n": "6 N",
+    "eight_n": "8 N: forward again",
+    "model_causal": "MFU, half of attention",
+    "model_full": "MFU, all of attention",
+    "hardware_causal": "HFU, half of attention",
+    "hardware_full": "HFU, all of attention",
+}
 
 
 def training_plan(config: RunConfig) -> tuple[str, dict[str, Any]]:
-    """(text for a terminal, the same as plain values). Raises ConfigError without hardware."""
-    hardware = config.hardware
-    if not hardware.name:
-        raise ConfigError("hardware is not set; choose one, such as hardware=h100")
-    work = config.planned
+    """(text for a terminal, the same as plain values)."""
+    hardware, work = config.hardware, config.planned
     choice = None
     if config.parallel.kind == "auto":
         choice = choose_layout(work, hardware, config.parallel.num_processes)
@@ -52,7 +78,9 @@ def training_plan(config: RunConfig) -> tuple[str, dict[str, Any]]:
     parts = [
         _model_lines(chosen.work, hardware),
         _bars("memory of a device", MEMORY_PARTS, chosen.memory, 1e9, "GB", hardware.memory_gb),
+        *([_ranks(chosen.work, hardware)] if chosen.work.parallel.pp > 1 else []),
         _bars("time of a step", TIME_PARTS, chosen.time, 1e-3, "ms"),
+        _operations(chosen, hardware),
         _speed_lines(chosen, hardware),
     ]
     if chosen.time.traffic:
@@ -61,7 +89,9 @@ def training_plan(config: RunConfig) -> tuple[str, dict[str, Any]]:
         parts.append(_layouts(choice, hardware))
     elif chosen.memory.total > hardware.memory_gb * 1e9:
         parts.append(_too_large(chosen, hardware))
-    return "\n\n".join(parts), _plain(chosen, choice, hardware)
+    text, serving = serving_plan(work.model, hardware, config.generate.tensor_parallel)
+    parts.append(text)
+    return "\n\n".join(parts), _plain(chosen, choice, hardware) | {"inference": serving}
 
 
 def _model_lines(work: Work, hardware: HardwareConfig) -> str:
@@ -71,10 +101,7 @@ def _model_lines(work: Work, hardware: HardwareConfig) -> str:
     fitted = LAWS["besiroglu"].tokens_for(weights)
     return "\n".join(
         [
-            f"{weights / 1e9:,.3f} B weights ({head / 1e9:,.3f} B of them embedding and head),"
-            f" {6 * model.matmul_parameters() / 1e9:,.2f} GFLOP a token and"
-            f" {model.training_flops_per_token(train.seq_len, causal=True) / 1e9:,.2f} with"
-            f" attention at {train.seq_len:,}",
+            f"{weights / 1e9:,.3f} B weights ({head / 1e9:,.3f} B of them embedding and head)",
             f"{tokens / 1e9:,.3f} B tokens, {tokens / weights:,.1f} a weight: the rule of"
             f" {TOKENS_PER_WEIGHT:.0f} a weight asks for"
             f" {TOKENS_PER_WEIGHT * weights / 1e9:,.1f} B,"
@@ -92,7 +119,7 @@ def _bars(
     total = sum(values.values())
     whole = max(total, room) or 1.0
     rows = [
-        (label, f"{value:,.2f}", "█" * round(40 * value / whole))
+        (label, f"{value:,.2f}", "█" * round(BAR_CHARS * value / whole))
         for label, value in values.items()
         if value
     ]
@@ -100,40 +127,48 @@ def _bars(
     return table((title, name, ""), rows)
 
 
-@dataclass(frozen=True)
-class _Speed:
-    """MFU and HFU: of the stated peak, attention by its causal half."""
+def _ranks(work: Work, hardware: HardwareConfig) -> str:
+    """A bar for each rank of a pipeline, of letters for its parts."""
+    plans = [memory_of(work, hardware, Coordinates(rank)) for rank in range(work.parallel.pp)]
+    step = -(-len(plans) // MAX_RANKS)
+    shown = sorted({*range(0, len(plans), step), len(plans) - 1})
+    whole = max(plan.total for plan in plans)
+    rows = []
+    for rank in shown:
+        bar, before = "", 0
+        for part, letter in LETTERS.items():
+            before += getattr(plans[rank], part)
+            # From the sum, so that rounding never moves the end of a bar.
+            bar += letter * (round(BAR_CHARS * before / whole) - len(bar))
+        rows.append((str(rank), f"{plans[rank].total / 1e9:,.2f}", bar))
+    names = ", ".join(f"{letter} {part}" for part, letter in LETTERS.items())
+    return table(("rank of the pipeline", "GB", ""), rows) + f"\n{names}"
 
-    tokens_per_s: float
-    mfu: float
-    hfu: float
-    cost: Cost
 
-
-def _speed(chosen: Candidate, hardware: HardwareConfig) -> _Speed:
-    work = chosen.work
-    model, train, devices = work.model, work.train, work.parallel.num_processes
-    per_s = train.tokens_per_step / chosen.time.step_s
-    peak = devices * hardware.peak(train.dtype, train.float8)
-    flops = model.training_flops_per_token(train.seq_len, causal=True)
-    again = recomputed_flops_per_token(model, work.memory, train.seq_len)
-    tokens = train.num_steps * train.tokens_per_step
-    cost = training_cost(tokens * flops, devices, per_s * flops / devices, hardware)
-    return _Speed(per_s, per_s * flops / peak, per_s * (flops + again) / peak, cost)
+def _operations(chosen: Candidate, hardware: HardwareConfig) -> str:
+    """What the conventions of the field count, and the share of the stated peak that follows."""
+    work, speed = chosen.work, training_speed(chosen.work, chosen.time, hardware)
+    flops = flops_per_token(work.model, work.memory, work.train.seq_len)
+    share = speed.mfu_causal / flops.model_causal
+    rows = [
+        (label, f"{value / 1e9:,.3f}", f"{value * work.train.tokens_per_step / 1e12:,.1f}",
+         f"{share * value:.1%}")
+        for name, label in OPERATIONS.items()
+        for value in [getattr(flops, name)]
+    ]  # fmt: skip
+    return table(("operations", "GFLOP a token", "TFLOP a step", "of the peak"), rows)
 
 
 def _speed_lines(chosen: Candidate, hardware: HardwareConfig) -> str:
-    speed, devices = _speed(chosen, hardware), chosen.work.parallel.num_processes
-    cost = speed.cost
+    speed = training_speed(chosen.work, chosen.time, hardware)
+    cost, devices = speed.cost, chosen.work.parallel.num_processes
     money = f", {cost.money:,.0f} $ ({hardware.price_source})" if cost.money else ""
     energy = f", {cost.energy_kwh:,.0f} kWh" if cost.energy_kwh else ""
-    utilisation = f"MFU {speed.mfu:.1%}"
-    if speed.hfu > speed.mfu:
-        utilisation += f", HFU {speed.hfu:.1%}"
     return "\n".join(
         [
             f"{speed.tokens_per_s:,.0f} tokens/s, {speed.tokens_per_s / devices:,.0f} a device;"
-            f" {utilisation} of the stated peak, attention by its causal half",
+            f" MFU {speed.mfu_causal:.1%}, HFU {speed.hfu_causal:.1%} of the stated peak (half of"
+            " attention)",
             f"{cost.flops:.3g} FLOP: {cost.days:,.2f} days, {cost.device_hours:,.0f} device"
             f" hours{money}{energy}",
         ]
@@ -191,12 +226,22 @@ def _plain(chosen: Candidate, choice: Choice | None, hardware: HardwareConfig) -
             "micro_batch_sequences": each.work.train.micro_batch_sequences,
             "memory": to_plain(memory) | {"total": memory.total},
             "time": to_plain(each.time) | {"step_s": each.time.step_s},
-            "speed": to_plain(_speed(each, hardware)),
+            "speed": to_plain(training_speed(each.work, each.time, hardware)),
             "fits": memory.total <= hardware.memory_gb * 1e9,
         }
 
-    found = {"hardware": to_plain(hardware), "weights": chosen.work.model.num_parameters()}
+    work = chosen.work
+    found = {"hardware": to_plain(hardware), "weights": work.model.num_parameters()}
     found |= values(chosen)
+    found["headline"] = plan_headline(work, hardware)
+    found["flops_per_token"] = to_plain(
+        flops_per_token(work.model, work.memory, work.train.seq_len)
+    )
+    if work.parallel.pp > 1:
+        found["ranks"] = [
+            to_plain(memory_of(work, hardware, Coordinates(rank)))
+            for rank in range(work.parallel.pp)
+        ]
     if choice is not None:
         found["others"] = [values(each) for each in choice.fitting[1:NUM_SHOWN]]
         found["reasons"] = reasons(choice, hardware)

@@ -231,6 +231,16 @@ class ModelConfig:
         positions = self.max_seq_len * self.dim if self.positions == "learned" else 0
         return self.matmul_parameters() + norms + self.num_layers * biases + embedding + positions
 
+    def attended_tokens(self, seq_len: int) -> float:
+        """Tokens that attention counts for each token of a row, in the mean over layers, as if it
+        were not causal: twice the causal area, which a window of w narrows from n² / 2 to
+        w n - w² / 2."""
+        if not 0 < self.window < seq_len:
+            return seq_len
+        windowed = self.window * (2 - self.window / seq_len)
+        whole = len(set(self.full_layers)) / self.num_layers
+        return whole * seq_len + (1 - whole) * windowed
+
     def training_flops_per_token(self, attended_tokens: float, causal: bool = False) -> float:
         """FLOPs of forward and backward per token, 2 per multiply-add.
 
@@ -238,8 +248,8 @@ class ModelConfig:
         attention counted as if it were not causal, the convention of most published MFU figures.
         `causal=True` counts the half that is needed, as Megatron does.
 
-        attended_tokens: of the row, or of its document where masks keep documents apart, in the
-        mean over tokens.
+        attended_tokens: as `attended_tokens` counts, or of its document where masks keep documents
+        apart, in the mean over tokens.
         """
         attention = (6 if causal else 12) * self.num_layers * self.attention_dim * attended_tokens
         return 6 * self.matmul_parameters() + attention

@@ -35,13 +35,18 @@ class ScalingLaw:
             + self.tokens_factor / num_tokens**self.tokens_power
         )
 
+    @property
+    def exponent(self) -> float:
+        """a: how the best size grows with the work."""
+        return self.tokens_power / (self.weights_power + self.tokens_power)
+
     def best_weights(self, flops: float) -> float:
         """Weights of the least loss that training can reach with so many operations."""
         powers = self.weights_power + self.tokens_power
         scale = (
             self.weights_power * self.weights_factor / (self.tokens_power * self.tokens_factor)
         ) ** (1 / powers)
-        return scale * (flops / 6) ** (self.tokens_power / powers)
+        return scale * (flops / 6) ** self.exponent
 
     def best_tokens(self, flops: float) -> float:
         return flops / 6 / self.best_weights(flops)

@@ -133,12 +133,13 @@ class TimePlan:
 def plan_memory(work: Work, hardware: HardwareConfig) -> MemoryPlan:
     """Of the process that holds most: in a pipeline the first or the last."""
     return max(
-        (_memory_of(work, hardware, Coordinates(stage)) for stage in {0, work.parallel.pp - 1}),
+        (memory_of(work, hardware, Coordinates(stage)) for stage in {0, work.parallel.pp - 1}),
         key=lambda plan: plan.total,
     )
 
 
-def _memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPlan:
+def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPlan:
+    """Of one process. Those of one stage of a pipeline differ by rounding alone."""
     model, train, parallel, memory = work.model, work.train, work.parallel, work.memory
     states = state_bytes(model, work.optim, parallel, at)
     weights, gradients, optimizer = states.weights, states.gradients, states.optimizer
@@ -148,13 +149,19 @@ def _memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryP
         optimizer = 0
     activations = activation_bytes(model, train, parallel, memory, at.stage)
     logits = 0
-    if at.stage == parallel.pp - 1:
+    if _has_head(work, at):
         logits = logits_bytes(model, train, parallel, memory)
     logits = max(logits, block_again_bytes(model, train, parallel, memory))
     copies = _copies(work, at)
     allocated = weights + gradients + optimizer + activations + logits + copies
     allowance = int(allocated * hardware.fragmentation + hardware.reserve_gb * 1e9)
     return MemoryPlan(weights, gradients, optimizer, activations, logits, copies, allowance)
+
+
+def _has_head(work: Work, at: Coordinates) -> bool:
+    """The last stage does, which V-shaped schedules put on the first rank."""
+    plan = work.parallel.plan(work.model.num_layers)
+    return plan is None or plan.has_weight(at.stage, "head.weight")
 
 
 def _copies(work: Work, at: Coordinates) -> int:
@@ -170,7 +177,7 @@ def _copies(work: Work, at: Coordinates) -> int:
         again = {"none": 0.0, "every": 1 / work.memory.every_k}.get(work.memory.recompute, 1.0)
         kept = 1 - again if work.train.compile else 1.0
         products = int(kept * sum(w.numel for w in held if len(w.shape) > 1 and w.in_blocks))
-        if at.stage == parallel.pp - 1:
+        if _has_head(work, at):
             products += model.vocab_size * model.dim // parallel.tp
         gather = 4 * min(ZERO1_BUCKET, whole) * 2 if parallel.kind == "zero1" else 0
         return half * products + gather
@@ -195,7 +202,8 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     head_s = 6 * head_weights * tokens / rate
     blocks_s = 6 * block_weights * tokens / block_rate
     # Half of all pairs of a row, forward and twice backward; kernels of attention reach less.
-    pairs = model.num_layers * model.attention_dim * train.seq_len / share
+    attended = model.attended_tokens(train.seq_len)
+    pairs = model.num_layers * model.attention_dim * attended / share
     if parallel.cp_kind != "ulysses" and not parallel.cp_balanced:
         # The last slice attends all others: of c slices (2 c - 1) / c times the mean.
         pairs *= 2 - 1 / parallel.cp

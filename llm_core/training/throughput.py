@@ -79,10 +79,13 @@ class StepClock:
         """Count what attends in a batch of this process, by the pattern of the model."""
         ids_BT, _, documents_BT, _ = batch
         rows, tokens = ids_BT.shape
+        model, times = self.config.model, 1
         if documents_BT is None:
-            self._pairs += rows * causal_pairs(pattern, torch.zeros(1, tokens, dtype=torch.int32))
-        else:
-            self._pairs += causal_pairs(pattern, documents_BT)
+            documents_BT, times = torch.zeros(1, tokens, dtype=torch.int32), rows
+        pairs = causal_pairs(pattern, documents_BT)
+        if whole := len(set(model.full_layers)) / model.num_layers:
+            pairs += whole * (causal_pairs(Pattern(), documents_BT) - pairs)
+        self._pairs += times * pairs
         self._tokens += rows * tokens
 
     def row(self, step: int, num_steps: int) -> dict[str, Any]:

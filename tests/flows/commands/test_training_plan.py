@@ -27,15 +27,44 @@ def plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, dict[str
     return shown, json.loads(shown.splitlines()[-1])
 
 
+def test_a_plan_says_what_answering_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    shown, values = plan(capsys, "hardware=h100", "parallel=fsdp", "parallel.num_processes=8")
+    served: list[dict[str, object]] = values["inference"]  # type: ignore[assignment]
+    assert served[0]["weights_bytes"] == 2 * 8030261248
+    assert "answering on 1 x H100" in shown
+
+
 def test_a_plan_names_memory_time_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     shown, values = plan(capsys, "hardware=h100", "parallel=fsdp", "parallel.num_processes=8")
-    for part in ("8.030 B weights", "optimizer state", "matrix products", "MFU", "device hours"):
+    parts = ("8.030 B weights", "optimizer state", "matrix products", "MFU, half", "device hours")
+    for part in parts:
         assert part in shown
     assert values["weights"] == 8030261248
     speed = values["speed"]
     hours = speed["cost"]["device_hours"]  # type: ignore[index]
     assert speed["cost"]["money"] == pytest.approx(2.69 * hours)  # type: ignore[index]
     assert sum(v for k, v in values["memory"].items() if k != "total") == values["memory"]["total"]  # type: ignore[attr-defined, index]
+
+
+@pytest.mark.parametrize(("schedule", "head"), [("1f1b", 3), ("zero_bubble_v", 0)])
+def test_each_rank_of_a_pipeline_has_a_bar(
+    schedule: str, head: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train.compile=false", "parallel=ddp", "parallel.num_processes=4", "parallel.pp=4"]
+    words += [f"parallel.pp_schedule={schedule}"]
+    shown, values = plan(capsys, "hardware=h200", *words)
+    ranks: list[dict[str, int]] = values["ranks"]  # type: ignore[assignment]
+    totals = [sum(each.values()) for each in ranks]
+    assert max(totals) == values["memory"]["total"]  # type: ignore[index]
+    lines = shown.split("rank of the pipeline")[1].split("\n\n")[0].splitlines()[2:6]
+    bars = [line.split()[-1] for line in lines]
+    # The last stage, with head and loss, is on the first rank of a schedule in the shape of a V.
+    assert ["l" in bar for bar in bars] == [rank == head for rank in range(4)]
+    assert len(bars[totals.index(max(totals))]) == 40
+    assert all(
+        len(bar) == pytest.approx(40 * total / max(totals), abs=0.6)
+        for bar, total in zip(bars, totals, strict=True)
+    )
 
 
 def test_the_planner_chooses_a_layout_that_fits(capsys: pytest.CaptureFixture[str]) -> None:

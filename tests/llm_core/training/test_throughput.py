@@ -90,6 +90,20 @@ def test_the_share_of_the_peak_counts_what_documents_of_a_row_attend(
         assert clock.row(3, 1)["attended_tokens"] == attended
 
 
+@pytest.mark.parametrize("full_layers", [(), (0,), (0, 1)])
+@pytest.mark.parametrize("window", [0, 16, 64, 200])
+def test_windows_count_in_training_as_in_a_plan(
+    window: int, full_layers: tuple[int, ...], config: RunConfig
+) -> None:
+    model = dataclasses.replace(
+        config.model, window=window, full_layers=full_layers if window else (), qk_norm=True
+    )
+    clock = StepClock(dataclasses.replace(config, model=model), Ranks(0, 1, CPU))
+    ids = torch.zeros(2, 128, dtype=torch.int64)
+    clock.see(Batch(ids, ids, None), Pattern(window=window))
+    assert clock.row(1, 1)["attended_tokens"] == pytest.approx(model.attended_tokens(128))
+
+
 def test_a_rank_slow_several_times_in_a_row_is_reported_once(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,1 @@
+"""Plans beyond one training step: the tokens of a corpus, answering with a model, scaling laws."""
