@@ -11,6 +11,7 @@ import contextlib
 import os
 import platform
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+EXITING = 0x4
+"""PF_EXITING of Linux (include/linux/sched.h), in the flags of /proc/PID/stat."""
 
 
 def start_time(pid: int) -> str | None:
@@ -39,7 +43,20 @@ def start_time(pid: int) -> str | None:
 
 
 def is_running(pid: int, started: str | None) -> bool:
-    return started is not None and start_time(pid) == started
+    """Whether a process is there and was not killed: on a busy machine its end takes a while."""
+    return started is not None and start_time(pid) == started and not _is_ending(pid)
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether SIGKILL has reached a process, or it is about to leave. Linux only, else no."""
+    try:
+        flags = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6])
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return Path("/proc/self/stat").exists()
+    pending = [int(mask, 16) for mask in re.findall(r"^S\w+Pnd:\s*(\w+)", status, re.MULTILINE)]
+    killed = any(mask >> (signal.SIGKILL - 1) & 1 for mask in pending)
+    return killed or bool(flags & EXITING)
 
 
 def own_identity() -> dict[str, Any]:

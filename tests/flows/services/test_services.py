@@ -47,6 +47,19 @@ def test_process_is_known_by_id_and_start_time() -> None:
     assert start_time(2**22 + 1) is None and not is_running(2**22 + 1, None)
 
 
+def test_a_process_that_was_killed_does_not_run_while_it_ends() -> None:
+    large = "import time; held = bytearray(200_000_000); print(flush=True); time.sleep(60)"
+    for _ in range(5):
+        process = subprocess.Popen([sys.executable, "-c", large], stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline()
+        started = start_time(process.pid)
+        assert is_running(process.pid, started)
+        process.kill()
+        assert not is_running(process.pid, started)
+        process.wait()
+        process.stdout.close()
+
+
 def test_detached_process_is_stopped_with_its_children(tmp_path: Path) -> None:
     process = start_detached([sys.executable, "-c", FAMILY], os.environ, tmp_path, tmp_path / "log")
     assert os.getsid(process.pid) == process.pid != os.getsid(0)
