@@ -182,20 +182,15 @@ def _run_under_prefect(
 
 
 def _plan_training(words: Sequence[str]) -> int:
-    from flows.commands.planning.inference import folder_plan, split_folder
-    from flows.commands.training_plan import lines_of, training_plan
+    from flows.commands.training_plan import planned
 
-    folder, words = split_folder(words)
-    config = compose(lines_of(words), lays_out=False)
-    if not config.hardware.name:
-        raise ConfigError("hardware is not set; choose one, such as hardware=h100")
-    text, plain = folder_plan(folder, config) if folder else training_plan(config)
+    text, plain = planned(words)
     show(text)
     show(json.dumps(plain))
     return 0
 
 
-@command("[FLOW] [OVERRIDES]... | hardware=NAME [folder=DIR] [OVERRIDES]...")
+@command("[FLOW] [OVERRIDES]... | hardware=NAME [folder=DIR] [inference_tokens=N] [OVERRIDES]...")
 def plan(words: Sequence[str]) -> int:
     """What would run, and why; with hardware=NAME, what a training needs on it, or with folder=DIR
     what answering with that model needs."""

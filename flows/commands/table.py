@@ -60,6 +60,7 @@ COMMANDS = {
     "hits": Entry("questions", "evaluation items in documents, with the text of both"),
     "replay": Entry("questions", "what other quality rules would keep"),
     "compare": Entry("compare", "runs, or the points of a sweep, with intervals and differences"),
+    "fit-scaling": Entry("planning.scaling", "how loss falls with weights and tokens in a sweep"),
     "generate": Entry("models", "text after a prompt"),
     "serve": Entry("models", "an OpenAI-compatible server for a model, with a chat page"),
     "quantize": Entry("models", "the model with weights in 8 or 4 bits, in a new folder"),

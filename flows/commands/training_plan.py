@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flows.commands.planning.inference import serving_plan
+from flows.commands.planning.budget import amount, budget_plan, known_corpus, names_source
+from flows.commands.planning.inference import folder_plan, serving_plan
+from flows.compose import compose
 from flows.console import table
 from flows.run_config import RunConfig
-from llm_core.config import to_plain
+from llm_core.config import ConfigError, to_plain
 from llm_core.planner.cost import flops_per_token, plan_headline, training_speed
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.layouts import Candidate, Choice, choose_layout, reasons
-from llm_core.planner.scaling import LAWS, TOKENS_PER_WEIGHT
 from llm_core.planner.step import (
     MemoryPlan,
     TimePlan,
@@ -23,6 +24,8 @@ from llm_core.planner.step import (
 )
 from llm_core.planner.weights import Coordinates
 
+FOLDER, INFERENCE_TOKENS = OWN_WORDS = "folder", "inference_tokens"
+"""Words of this command that are not settings."""
 NUM_SHOWN = 5
 MAX_RANKS = 16
 """Of a pipeline, with a bar each."""
@@ -66,8 +69,44 @@ OPERATIONS = {
 }
 
 
-def training_plan(config: RunConfig) -> tuple[str, dict[str, Any]]:
-    """(text for a terminal, the same as plain values)."""
+def planned(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The plan that words ask for: overrides, `folder=DIR` of a model that answers, and
+    `inference_tokens=N` that the trained one will answer."""
+    own: dict[str, str] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if sign and name in OWN_WORDS:
+            if name in own:
+                raise ConfigError(f"{name} is given twice; name one")
+            own[name] = value
+    rest = [word for word in words if word.partition("=")[0] not in OWN_WORDS]
+    has_source = names_source(rest)
+    # A plan alone needs no text.
+    config = compose(rest if has_source else ["source=sample", *rest], lays_out=False)
+    if not config.hardware.name:
+        raise ConfigError("hardware is not set; choose one, such as hardware=h100")
+    if FOLDER in own:
+        return folder_plan(own[FOLDER], config)
+    return training_plan(config, has_source, _tokens(own.get(INFERENCE_TOKENS, "0")))
+
+
+def _tokens(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{INFERENCE_TOKENS} ({text}) is not a number; write {INFERENCE_TOKENS}=2e12"
+        ) from error
+    if not 0 <= found < float("inf"):
+        raise ConfigError(f"{INFERENCE_TOKENS} ({text}) must not be negative, and have an end")
+    return found
+
+
+def training_plan(
+    config: RunConfig, has_source: bool = False, inference_tokens: float = 0.0
+) -> tuple[str, dict[str, Any]]:
+    """(text for a terminal, the same as plain values). has_source: whether the tokens of its corpus
+    are asked for."""
     hardware, work = config.hardware, config.planned
     choice = None
     if config.parallel.kind == "auto":
@@ -75,8 +114,11 @@ def training_plan(config: RunConfig) -> tuple[str, dict[str, Any]]:
         chosen = choice.best or choice.closest
     else:
         chosen = Candidate(work, plan_memory(work, hardware), plan_time(work, hardware))
+    corpus, unknown = known_corpus(config) if has_source else (None, "")
+    tokens, budget = budget_plan(chosen.work, corpus, unknown, inference_tokens)
     parts = [
-        _model_lines(chosen.work, hardware),
+        _model_line(chosen.work, hardware),
+        tokens,
         _bars("memory of a device", MEMORY_PARTS, chosen.memory, 1e9, "GB", hardware.memory_gb),
         *([_ranks(chosen.work, hardware)] if chosen.work.parallel.pp > 1 else []),
         _bars("time of a step", TIME_PARTS, chosen.time, 1e-3, "ms"),
@@ -91,23 +133,19 @@ def training_plan(config: RunConfig) -> tuple[str, dict[str, Any]]:
         parts.append(_too_large(chosen, hardware))
     text, serving = serving_plan(work.model, hardware, config.generate.tensor_parallel)
     parts.append(text)
-    return "\n\n".join(parts), _plain(chosen, choice, hardware) | {"inference": serving}
+    return "\n\n".join(parts), _plain(chosen, choice, hardware) | {
+        "tokens": budget,
+        "inference": serving,
+    }
 
 
-def _model_lines(work: Work, hardware: HardwareConfig) -> str:
-    model, train = work.model, work.train
-    weights, tokens = model.num_parameters(), train.num_steps * train.tokens_per_step
+def _model_line(work: Work, hardware: HardwareConfig) -> str:
+    model = work.model
     head = model.vocab_size * model.dim * (1 if model.tied_embeddings else 2)
-    fitted = LAWS["besiroglu"].tokens_for(weights)
-    return "\n".join(
-        [
-            f"{weights / 1e9:,.3f} B weights ({head / 1e9:,.3f} B of them embedding and head)",
-            f"{tokens / 1e9:,.3f} B tokens, {tokens / weights:,.1f} a weight: the rule of"
-            f" {TOKENS_PER_WEIGHT:.0f} a weight asks for"
-            f" {TOKENS_PER_WEIGHT * weights / 1e9:,.1f} B,"
-            f" Besiroglu et al. (2024) {fitted / 1e9:,.1f} B",
-            f"{work.parallel.num_processes} x {hardware.name}: {work.parallel.product}",
-        ]
+    ends = f"{amount(head)} of them embedding and head"
+    return (
+        f"{amount(model.num_parameters())} weights ({ends}) on {work.parallel.num_processes} x"
+        f" {hardware.name}: {work.parallel.product}"
     )
 
 
@@ -246,9 +284,3 @@ def _plain(chosen: Candidate, choice: Choice | None, hardware: HardwareConfig) -
         found["others"] = [values(each) for each in choice.fitting[1:NUM_SHOWN]]
         found["reasons"] = reasons(choice, hardware)
     return found
-
-
-def lines_of(words: Sequence[str]) -> list[str]:
-    """Overrides for a plan alone: it needs no text."""
-    named = any(word.startswith(("source=", "source.", "run=")) for word in words)
-    return list(words) if named else ["source=sample", *words]

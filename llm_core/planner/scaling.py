@@ -7,11 +7,13 @@ a = β / (α + β) (Hoffmann et al., 2022, equation 4). Standard library only.
 | fit | of |
 |---|---|
 | `besiroglu` | Besiroglu et al. (2024): the runs of Hoffmann et al. fitted again; 18 to 23 tokens a weight |
+| `sardana` | Sardana et al. (2024): approach 3 with more digits, as their figures need |
 | `hoffmann` | Hoffmann et al. (2022), approach 3 as printed; its exponents are rounded, and give 40 to 93 tokens a weight where the paper's own models have 20 |
 """  # noqa: E501
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 TOKENS_PER_WEIGHT = 20.0
@@ -60,6 +62,22 @@ class ScalingLaw:
 
 LAWS = {
     "besiroglu": ScalingLaw(1.8172, 482.01, 2085.43, 0.3478, 0.3658),
+    "sardana": ScalingLaw(1.69, 406.4, 410.7, 0.336, 0.283),
     "hoffmann": ScalingLaw(1.69, 406.4, 410.7, 0.34, 0.28),
 }
 """Published fits, by the first author."""
+
+SURE_WEIGHTS = 3.6e8
+"""Size for which the runs of Hoffmann et al. say most of its tokens."""
+SURE_SPREAD, SPREAD_PER_E_FOLD = 0.0441, 0.0719
+"""Standard deviation of ln D at that size, and what each factor of e away from it adds, over 1,000
+draws of the 240 runs that Besiroglu et al. read off a figure, fitted by
+`llm_core.planner.scaling_fit`."""
+
+
+def interval_of_tokens(num_weights: float) -> tuple[float, float]:
+    """Bounds of 95 % around `LAWS["besiroglu"].tokens_for`."""
+    away = SPREAD_PER_E_FOLD * math.log(num_weights / SURE_WEIGHTS)
+    spread = math.exp(1.96 * math.hypot(SURE_SPREAD, away))
+    tokens = LAWS["besiroglu"].tokens_for(num_weights)
+    return tokens / spread, tokens * spread

@@ -159,13 +159,16 @@ def lines(
     y_label: str,
     references: Sequence[Reference] = (),
     from_zero: bool = False,
+    log: bool = False,
 ) -> Markup:
-    """Lines over a common x; every point can be pointed at."""
+    """Lines over a common x, which may be logarithmic; every point can be pointed at."""
     xs = [x for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points]
     ys += [r.value for r in references] + ([0.0] if from_zero else [])
     left, right, top, bottom = 46, width - 14, 22, 250 if width > 500 else 210
     x_scale = linear_axis(min(xs), max(xs), left, right, 6 if width > 500 else 4, snap=False)
+    if log:
+        x_scale = log_axis(min(xs), max(xs), left, right)
     y_scale = linear_axis(min(ys), max(ys), bottom, top, 5)
     marks = y_axis(y_scale, left, right, y_label)
     for reference in references:

@@ -8,22 +8,11 @@ from typing import Any
 
 from flows.compose import RunConfig
 from flows.console import table
-from llm_core.config import ConfigError, local_path, to_plain
+from llm_core.config import local_path, to_plain
 from llm_core.model.config import ModelConfig
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.inference import ServingPlan, serving_plans
 from llm_core.printing import printable_line
-
-FOLDER = "folder="
-
-
-def split_folder(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The folder of a model that `folder=` names, and the other words."""
-    folders = [word.removeprefix(FOLDER) for word in words if word.startswith(FOLDER)]
-    if len(folders) > 1:
-        raise ConfigError(f"folder is given {len(folders)} times; name one")
-    rest = [word for word in words if not word.startswith(FOLDER)]
-    return (folders[0] if folders else None), rest
 
 
 def folder_plan(folder: str, config: RunConfig) -> tuple[str, dict[str, Any]]:

@@ -27,11 +27,21 @@ from tests.support.distributed.cases import LAYOUTS, Problem, layout, layout_nam
 
 
 def held_bytes(
-    model: ModelConfig, optim: OptimConfig, parallel: ParallelConfig, rank: int
+    model: ModelConfig,
+    optim: OptimConfig,
+    parallel: ParallelConfig,
+    rank: int,
+    without_memory: bool = False,
 ) -> StateBytes:
-    """Of the weights, their gradients and the optimizer's state, built as training builds them."""
-    with as_process(rank, parallel) as ranks:
+    """Of the weights, their gradients and the optimizer's state, built as training builds them.
+
+    without_memory: all tensors stay on the meta device, which has shapes alone.
+    """
+    with as_process(rank, parallel) as ranks, pytest.MonkeyPatch.context() as patch:
+        if without_memory:
+            patch.setattr(torch.nn.Module, "to_empty", lambda module, device: module)
         built = build_layout(model, parallel, ComputeConfig(), ranks, fill=False)
+        assert without_memory == all(local(w.data).is_meta for w in built.bare.parameters())
         optimizer = build_optimizer(built, optim)
         weights = sum(local(weight.data).nbytes for weight in built.bare.parameters())
         state = sum(state.piece.nbytes for method in optimizer.methods for state in method.states())
@@ -93,6 +103,58 @@ def test_processes_hold_each_weight_once_together(tp: int, dp: int, pp: int, voc
     )
     norms = (2 * model.num_layers + 1) * model.dim
     assert total == 4 * (model.num_parameters() + (tp - 1) * norms)
+
+
+LARGE = ModelConfig(128256, 4096, 32, 32, 8, 14336, 8192, tied_embeddings=False)
+OF_512 = [
+    layout(512, "fsdp"),
+    layout(512, "zero2", tp=4),
+    layout(512, "hsdp", dp_shard=8, tp=8),
+    layout(512, "fsdp", cp=4, tp=8),
+    layout(512, "fsdp", tp=4, pp=4),
+    layout(512, "ddp", pp=8, cp=2, tp=8),
+    layout(512, "zero1", pp=8, tp=8, pp_schedule="interleaved"),
+    layout(512, "zero1", pp=4, pp_schedule="zero_bubble_v"),
+]
+
+
+@pytest.mark.parametrize("parallel", OF_512, ids=layout_name)
+def test_processes_of_512_hold_the_predicted_bytes_of_a_large_model(
+    parallel: ParallelConfig,
+) -> None:
+    """One of each stage of the pipeline, and the last of all."""
+    optim, places = OptimConfig(lr=1e-3), list(every_process(parallel))
+    of_a_stage = 512 // parallel.pp
+    for rank in {*(stage * of_a_stage + 7 * stage for stage in range(parallel.pp)), 511}:
+        found = held_bytes(LARGE, optim, parallel, rank, without_memory=True)
+        assert state_bytes(LARGE, optim, parallel, places[rank]) == found
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        layout(512, "fsdp"),
+        layout(512, "zero2"),
+        layout(512, "fsdp", tp=4),
+        layout(512, "hsdp", dp_shard=8, tp=2),
+    ],
+    ids=layout_name,
+)
+@pytest.mark.parametrize("rank", [0, 300])
+def test_gradients_of_512_processes_are_cut_as_predicted(
+    rank: int, parallel: ParallelConfig
+) -> None:
+    """After a backward pass, whose collectives exchange nothing."""
+    model, ids = Problem(vocab=700).model(), torch.zeros(1, 16, dtype=torch.int64)
+    with as_process(rank, parallel) as ranks, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apply, "initialize", lambda *_: None)
+        built = build_layout(model, parallel, ComputeConfig(), ranks)
+        nats, _ = built.model(ids, targets_BT=ids)
+        nats.backward()
+        gradients = [weight.grad for weight in built.bare.parameters()]
+    held = sum(local(each).nbytes for each in gradients if each is not None)
+    place = list(every_process(parallel))[rank]
+    assert held == state_bytes(model, OptimConfig(lr=1e-3), parallel, place).gradients > 0
 
 
 def test_a_process_of_512_holds_its_part_of_a_large_model() -> None:
