@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from tasks.corpus.named_labels import NAMES_SOURCES
 
-SurvivorRule = Literal["source_priority", "quality", "length", "date", "id"]
+SurvivorRule = Literal["source_priority", "quality", "group", "length", "date", "id"]
 
 TRACKING_PARAMETERS = ("utm_*", "gclid", "fbclid", "msclkid", "mc_cid", "mc_eid")
 INDEX_FILES = (
@@ -102,8 +102,8 @@ class DedupConfig:
 
     survivor: tuple[SurvivorRule, ...] = ("length", "id")
     """What decides which duplicate stays, first rule first: the earlier place in `source_priority`,
-    the higher `quality_column`, more bytes of text, the earlier `added_at` (compared as text,
-    missing last), the smaller id."""
+    the higher `quality_column`, the `group_key` with more documents, more bytes of text, the
+    earlier `added_at` (compared as text, missing last), the smaller id."""
 
     source_priority: tuple[str, ...] = field(default=(), metadata=NAMES_SOURCES)
     """Sources from most to least preferred for the rule `source_priority`; a source that is not
@@ -111,6 +111,10 @@ class DedupConfig:
 
     quality_column: str | None = None
     """Column of the quality sidecar for the rule `quality`; higher is better, missing last."""
+
+    group_key: str | None = field(default=None, metadata=IN_KEY_IF_SET)
+    """Metadata key for the rule `group`, as `repository` of code: of two groups that share
+    documents, one keeps all of them. Documents without a group come last."""
 
     cuts: CutsConfig = CutsConfig()
     """Repeated text within documents that stay."""
@@ -188,6 +192,7 @@ class DedupConfig:
         for rule, name, value, example in (
             ("source_priority", "source_priority", self.source_priority, "'[wiki,web]'"),
             ("quality", "quality_column", self.quality_column, "c4_kept_line_frac"),
+            ("group", "group_key", self.group_key, "repository"),
         ):
             if rule in self.survivor and not value:
                 raise ConfigError(

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from llm_core.config import ConfigError, nearest
 from tasks.corpus.documentset import ID, check_aligned, read_table, text_buffers, write_table
+from tasks.corpus.groups import GROUP_COLUMN, group_ids
 from tasks.corpus.urls import url_keys
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.near_duplicates import Banding
@@ -71,7 +72,9 @@ def sign_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[str, 
     from tasks.kernels.text.chars import char_classes, fold_table
     from tasks.kernels.text.view import view_of
 
-    documents = read_table(part.payload["documents"], ["id", "text", "source", "added_at", "url"])
+    names = ["id", "text", "source", "added_at", "url"]
+    names += [] if config.group_key is None else ["metadata"]
+    documents = read_table(part.payload["documents"], names)
     # All measures of quality are read only where one of them decides who survives.
     columns_read = ["id", "kept"] if config.quality_column is None else None
     verdicts = read_table(part.payload["quality"], columns_read)
@@ -102,6 +105,9 @@ def sign_part(part: Part, directory: Path, config: DedupConfig) -> Mapping[str, 
         "quality": _quality(verdicts, config).take(pa.array(rows)),
     }
     columns |= {name: kept[name] for name in ("id", "source", "added_at")}
+    if config.group_key is not None:
+        metadata = documents["metadata"].take(pa.array(rows))
+        columns[GROUP_COLUMN] = group_ids(metadata, config.group_key)
     write_table(pa.table(columns), directory / DOCUMENTS_FILE)
     np.save(directory / SIGNATURES_FILE, signatures)
     np.save(directory / BANDS_FILE, bands)

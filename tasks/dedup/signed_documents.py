@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.corpus.documentset import one_chunk, read_table
+from tasks.corpus.groups import GROUP_COLUMN
 from tasks.dedup.config import DedupConfig
 from tasks.runtime.parts import PartResult
 from tasks.runtime.stage import StageFailure
@@ -103,6 +104,8 @@ def _order_of_preference(table: pa.Table, config: DedupConfig) -> np.ndarray:
         elif rule == "quality":
             # NaN sorts last, and so does what is missing.
             keys.append(-table["quality"].to_numpy(zero_copy_only=False))
+        elif rule == "group":
+            keys.extend(_larger_groups_first(table[GROUP_COLUMN]))
         elif rule == "length":
             # The longest comes first.
             keys.append(-table["num_bytes"].to_numpy())
@@ -115,6 +118,17 @@ def _order_of_preference(table: pa.Table, config: DedupConfig) -> np.ndarray:
             keys.extend(id_words(table["id"]).T)
     # np.lexsort sorts by its last key first.
     return np.lexsort(keys[::-1])
+
+
+def _larger_groups_first(groups: pa.ChunkedArray) -> list[np.ndarray]:
+    """Keys that sort documents by the size of their group and by the group; those without one come
+    last."""
+    encoded = one_chunk(groups).dictionary_encode()
+    place = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
+    sizes = np.bincount(place, minlength=len(encoded.dictionary) + 1)
+    sizes[-1] = 0
+    words = np.concatenate([id_words(encoded.dictionary), np.zeros((1, 2), np.uint64)])
+    return [-sizes[place], *words[place].T]
 
 
 def id_words(column: pa.ChunkedArray | pa.Array) -> np.ndarray:

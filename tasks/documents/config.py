@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llm_core.config import ConfigError, check_bounds
+from llm_core.config import IN_KEY_IF_SET, ConfigError, check_bounds
 from tasks.documents.mixture import MixtureConfig
 
 
@@ -16,6 +16,9 @@ class DocumentsConfig:
     """Share of the text bytes that is held out for validation."""
     seed: int = 0
     """Another seed holds out other families."""
+    group_key: str | None = field(default=None, metadata=IN_KEY_IF_SET)
+    """Metadata key of groups that stay together, as `repository` of code: no group is in both
+    splits, and its documents are neighbours in the shards. Null: no groups."""
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
     """How often training documents are read in one epoch."""
 

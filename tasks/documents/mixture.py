@@ -31,8 +31,10 @@ from llm_core.config import ConfigError, check_bounds
 from llm_core.data.order import hash_ids, mix
 from tasks.corpus.named_labels import NAMES_LANGUAGES, NAMES_SOURCES
 from tasks.corpus.score_cuts import BUCKETS
+from tasks.corpus.tally import Tally, largest
 from tasks.runtime.stage import StageFailure
 
+AMOUNTS = ("bytes", "planned_bytes", "reached_bytes", "documents")
 MAX_FITTING_ROUNDS = 500
 FITTED = 1e-9
 """Relative distance from the asked shares at which fitting ends."""
@@ -184,6 +186,28 @@ def repeats_of(
     hashes = mix(hash_ids(ids, config.seed) ^ np.uint64(0x9E3779B97F4A7C15))
     place = hashes.astype(np.float64) / 2.0**64
     return (whole + (place < often - whole)).astype(np.int32)
+
+
+def mixture_metrics(
+    cells: Sequence[Cell], mixture: Mixture, epoch: Mapping[str, Any], config: MixtureConfig
+) -> dict[str, Any]:
+    """Bytes available, planned and reached in one training epoch, by source and by language."""
+    amounts = [((cell.source, cell.language), "bytes", cell.num_bytes) for cell in cells]
+    for group, planned in sorted(mixture.planned_bytes.items()):
+        amounts.append((group, "planned_bytes", round(planned)))
+    for label, entry in epoch.items():
+        source, _, language = label.rpartition("\t")
+        amounts.append(((source, language), "reached_bytes", entry["bytes"]))
+        amounts.append(((source, language), "documents", entry["documents"]))
+    metrics: dict[str, Any] = {"configured": config != MixtureConfig()}
+    for place, axis in enumerate(("by_source", "by_language")):
+        tally: Tally = {}
+        for group, name, amount in amounts:
+            tally.setdefault(group[place], dict.fromkeys(AMOUNTS, 0))[name] += amount
+        metrics[axis] = largest(tally)
+    for name in AMOUNTS[:3]:
+        metrics[name] = sum(entry[name] for entry in metrics["by_language"].values())
+    return metrics
 
 
 def _marginal(

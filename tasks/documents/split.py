@@ -1,5 +1,7 @@
 """Splits documents into train and validation by family of near duplicates, so that no text is on
-both sides.
+both sides; and by group, as the repository of code, where there are groups.
+
+Families that share a group are joined, and so on: such a unit is divided as one family.
 
 Families are ordered by a keyed hash of their id and taken until they hold the wanted fraction of
 all bytes. A family larger than the whole validation set is passed over: one book must not become
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.runtime.stage import StageFailure
 
@@ -55,6 +58,34 @@ class SplitRule:
 def family_hash(family_id: bytes, seed: int) -> bytes:
     """128 bits that decide a family's place in the order."""
     return hashlib.blake2b(family_id, digest_size=16, key=seed.to_bytes(8, "little")).digest()
+
+
+def join_families(families: pa.ChunkedArray, groups: pa.ChunkedArray) -> pa.Table:
+    """`family_id` and `unit_id` of the families that share a group with others; the unit is named
+    by the smallest of them. One row of a family and a group, or null, per document."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    names = pc.unique(families)
+    names = names.take(pc.sort_indices(names))
+    groups = groups.combine_chunks().dictionary_encode()
+    joins = groups.is_valid()
+    of_family = pc.index_in(families.filter(joins), value_set=names).to_numpy()
+    of_group = len(names) + groups.indices.filter(joins).to_numpy()
+    num_nodes = len(names) + len(groups.dictionary)
+    ones = np.ones(len(of_family), np.int8)
+    edges = coo_array((ones, (of_family, of_group)), shape=(num_nodes, num_nodes))
+    _, label = connected_components(edges, directed=False)
+    # The families come first, sorted, so the first of a label is the smallest.
+    _, first, place = np.unique(label[: len(names)], return_index=True, return_inverse=True)
+    units = names.take(pa.array(first[place]))
+    return pa.table({"family_id": names, "unit_id": units}).filter(pc.not_equal(names, units))
+
+
+def units_of(families: pa.ChunkedArray, joined: pa.Table) -> pa.ChunkedArray:
+    """The unit of each family: itself, unless `joined` names another."""
+    place = pc.index_in(families, value_set=joined["family_id"].combine_chunks())
+    return pc.coalesce(joined["unit_id"].combine_chunks().take(place), families)
 
 
 def choose_split(family_bytes: Mapping[bytes, int], validation_frac: float, seed: int) -> SplitRule:

@@ -6,16 +6,17 @@ contamination and pii kept (`tasks.documents.verdicts`), makes everybody's edits
 (`tasks.documents.edits`), assigns `split` by family (`tasks.documents.split`) and says how often a
 document is read in an epoch (`tasks.documents.mixture`). Columns out: `id, text, source, source_id,
 url, language` (identified), `family_id, split, repeats`, and `turns` of chats at their places in
-the edited text, one file per ingest part. Two passes: sizes of families and groups, then texts.
-Drops, beside what the judges dropped: EMPTIED (cuts left nothing that shows, of the text or of a
-turn), MIXTURE (the mixture has no room for it). Cost: reads and edits every text once, and once
-more where something is cut; memory of one part plus one row per family and group.
+the edited text and `group_id` where `group_key` is set, one file per ingest part. Two passes: sizes
+of families and groups, then texts. Drops, beside what the judges dropped: EMPTIED (cuts left
+nothing that shows, of the text or of a turn), MIXTURE (the mixture has no room for it). Cost: reads
+and edits every text once, and once more where something is cut; memory of one part plus one row per
+family and group.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 from llm_core.config import ConfigError
 from tasks.corpus.documentset import (
     CORPUS_SCHEMA,
+    ID,
     SIDECAR_FILE,
     check_aligned,
     document_parts,
@@ -35,7 +37,8 @@ from tasks.corpus.documentset import (
     sum_counters,
     write_table,
 )
-from tasks.corpus.tally import Tally, largest, tally_columns
+from tasks.corpus.groups import GROUP_COLUMN, group_ids
+from tasks.corpus.tally import largest, tally_columns
 from tasks.corpus.turns import TURNS, TURNS_COLUMN, has_turns, spans_of, with_spans
 from tasks.corpus.visible import shows
 from tasks.documents.config import DocumentsConfig
@@ -53,17 +56,16 @@ from tasks.documents.edits import (
     edited_sizes,
     move_spans,
 )
-from tasks.documents.mixture import Cell, Mixture, MixtureConfig, plan_mixture, repeats_of
-from tasks.documents.split import SplitRule, choose_split
+from tasks.documents.mixture import Cell, MixtureConfig, mixture_metrics, plan_mixture, repeats_of
+from tasks.documents.split import SplitRule, choose_split, join_families, units_of
 from tasks.documents.verdicts import JUDGES, Judged, edits_column, read_judged
-from tasks.runtime.artifact import Artifact, ArtifactMismatch, check_accounting
-from tasks.runtime.parts import Part, RunParts, parts_of_pass, serial
+from tasks.runtime.artifact import Artifact, ArtifactMismatch, check_accounting, digest_file
+from tasks.runtime.parts import Part, RunParts, parts_of_pass, scratch_dir, serial
 from tasks.runtime.stage import StageFailure
 
 EMPTIED, MIXTURE = "EMPTIED", "MIXTURE"
 TEXT_COLUMNS = ("id", "text", "source", "source_id", "url")
 GROUP = ("family_id", "source", "language", "copies")
-AMOUNTS = ("bytes", "planned_bytes", "reached_bytes", "documents")
 
 
 def write_documents(
@@ -95,6 +97,10 @@ def write_documents(
     measured = run_parts(measure_part, measuring, config, out_dir)
     tables = [read_table(result.path / SIDECAR_FILE) for result in measured]
     groups = pa.concat_tables(tables).combine_chunks()
+    joined = None
+    if config.group_key is not None:
+        joined = join_families(groups["family_id"], groups[GROUP_COLUMN])
+        groups = groups.set_column(0, "family_id", units_of(groups["family_id"], joined))
     families = groups.group_by("family_id", use_threads=False).aggregate([("bytes", "sum")])
     if not families.num_rows:
         raise StageFailure(_nothing_kept(ingest, quality, dedup, contamination))
@@ -114,7 +120,13 @@ def write_documents(
         "rates": mixture.to_payload(),
         "examples": sorted({member for pair in pairs for member in pair}),
     }
-    results = run_parts(write_part, parts_of_pass(parts, "write", told), config, out_dir)
+    reads: dict[str, Any] = {}
+    if joined is not None:
+        units = scratch_dir(out_dir) / "units.parquet"
+        write_table(joined, units)
+        reads = {"reads": {**told, "units": digest_file(units)}}
+        told["units"] = str(units)
+    results = run_parts(write_part, parts_of_pass(parts, "write", told, **reads), config, out_dir)
     link_sidecars(results, out_dir)
 
     counters = sum_counters(result.counters for result in results)
@@ -144,7 +156,7 @@ def write_documents(
         "by_language": by_language,
         "by_source": largest(by_source),
         "split": split,
-        "mixture": _mixture_metrics(cells, mixture, epoch, config.mixture),
+        "mixture": mixture_metrics(cells, mixture, epoch, config.mixture),
         "duplicate_examples": read_examples(
             [result.path / EXAMPLES_FILE for result in results], pairs
         ),
@@ -154,30 +166,34 @@ def write_documents(
 
 def measure_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str, Any]:
     """Bytes of the edited texts of one part, by family, source, language and copies."""
-    judged = read_judged(part, ("id", "source"))
+    judged = read_judged(part, ("id", "source", *_group_columns(config)))
     # Sizes follow from the edits alone, but whether cuts left anything that shows is seen in the
     # text only.
     cuts = [judged.sidecars["dedup"]["cuts"], edits_column(judged.sidecars["quality"], "cuts")]
     if any(pc.any(pc.greater(pc.list_value_length(column), 0)).as_py() for column in cuts):
-        judged = read_judged(part, _text_columns(part))
+        judged = read_judged(part, _text_columns(part, config))
     documents = _edited(judged, part, config)
     if documents["family_id"].null_count:
         raise ArtifactMismatch(
             "dedup keeps a document without a family_id; rebuild it with force=[dedup]"
         )
-    table = _bytes_by(GROUP, documents).rename_columns([*GROUP, "bytes"])
+    names = (*GROUP, *[GROUP_COLUMN][: config.group_key is not None])
+    table = _bytes_by(names, documents).rename_columns([*names, "bytes"])
     write_table(table, directory / SIDECAR_FILE)
     return {"groups": table.num_rows}
 
 
 def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str, Any]:
     """The kept, edited documents of one part, and excerpts of the wanted duplicates."""
-    judged = read_judged(part, _text_columns(part))
+    judged = read_judged(part, _text_columns(part, config))
     survives, wanted = judged.sidecars["dedup"]["kept"], part.payload["examples"]
     write_excerpts(directory / EXAMPLES_FILE, judged.documents, survives, wanted)
     documents = _edited(judged, part, config)
     rule = SplitRule.from_payload(part.payload["rule"])
-    held_out = rule.holds_out(documents["family_id"])
+    families = documents["family_id"]
+    if "units" in part.payload:
+        families = units_of(families, read_table(part.payload["units"]))
+    held_out = rule.holds_out(families)
     mixed = _repeats(documents, part.payload["rates"], config.mixture)
     repeats = np.where(held_out, 1, mixed).astype(np.int32)
     split = pa.array(["train", "validation"]).take(pa.array(held_out.astype(np.int8)))
@@ -187,6 +203,8 @@ def write_part(part: Part, directory: Path, config: DocumentsConfig) -> dict[str
     schema = CORPUS_SCHEMA
     if TURNS_COLUMN in documents.column_names:
         schema = schema.append(pa.field(TURNS_COLUMN, TURNS))
+    if GROUP_COLUMN in documents.column_names:
+        schema = schema.append(pa.field(GROUP_COLUMN, ID))
     corpus = documents.select(schema.names).cast(schema)
     # Level 1 writes twice as fast as level 3 and needs a fifth more room.
     write_table(corpus, directory / SIDECAR_FILE, level=1)
@@ -255,11 +273,19 @@ def _edited(judged: Judged, part: Part, config: DocumentsConfig) -> pa.Table:
             "bytes": sizes,
         }
     )
+    if config.group_key is not None:
+        groups = group_ids(table["metadata"], config.group_key)
+        table = table.drop_columns("metadata").append_column(GROUP_COLUMN, groups)
     return table if emptied is None or not emptied.any() else table.filter(pa.array(~emptied))
 
 
-def _text_columns(part: Part) -> tuple[str, ...]:
-    return (*TEXT_COLUMNS, *[TURNS_COLUMN][: has_turns(part.payload["documents"])])
+def _text_columns(part: Part, config: DocumentsConfig) -> tuple[str, ...]:
+    turns = [TURNS_COLUMN][: has_turns(part.payload["documents"])]
+    return (*TEXT_COLUMNS, *_group_columns(config), *turns)
+
+
+def _group_columns(config: DocumentsConfig) -> tuple[str, ...]:
+    return () if config.group_key is None else ("metadata",)
 
 
 def _edited_turns(
@@ -293,28 +319,6 @@ def _repeats(
     return repeats_of(
         id_matrix(documents["id"]), documents["copies"].to_numpy(), of_group[place], config
     )
-
-
-def _mixture_metrics(
-    cells: Sequence[Cell], mixture: Mixture, epoch: Mapping[str, Any], config: MixtureConfig
-) -> dict[str, Any]:
-    """Bytes available, planned and reached in one training epoch, by source and by language."""
-    amounts = [((cell.source, cell.language), "bytes", cell.num_bytes) for cell in cells]
-    for group, planned in sorted(mixture.planned_bytes.items()):
-        amounts.append((group, "planned_bytes", round(planned)))
-    for label, entry in epoch.items():
-        source, _, language = label.rpartition("\t")
-        amounts.append(((source, language), "reached_bytes", entry["bytes"]))
-        amounts.append(((source, language), "documents", entry["documents"]))
-    metrics: dict[str, Any] = {"configured": config != MixtureConfig()}
-    for place, axis in enumerate(("by_source", "by_language")):
-        tally: Tally = {}
-        for group, name, amount in amounts:
-            tally.setdefault(group[place], dict.fromkeys(AMOUNTS, 0))[name] += amount
-        metrics[axis] = largest(tally)
-    for name in AMOUNTS[:3]:
-        metrics[name] = sum(entry[name] for entry in metrics["by_language"].values())
-    return metrics
 
 
 def _nothing_kept(ingest: Artifact, *judges: Artifact) -> str:

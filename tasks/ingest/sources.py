@@ -16,6 +16,7 @@ from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, NOT_IN_PART_KEY, ConfigError
 from tasks.ingest.code import holds_code
+from tasks.ingest.databases import are_fetched, is_database, list_rows, shown
 from tasks.ingest.sourcefiles import Listing, Unfetched, list_files, list_unfetched
 from tasks.ingest.withdrawn import REMOVE_FILE
 from tasks.readers.encodings import is_encoding
@@ -30,7 +31,7 @@ class InputConfig:
 
     paths: tuple[str, ...] = field(default=(), metadata=NOT_IN_KEY)
     """Files, folders and globs, relative to the current directory, or on s3://, gs://, hf:// and
-    http(s)://. Contents and relative names enter the key."""
+    http(s)://; or one postgresql:// database. Contents and relative names enter the key."""
     root: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """Folder that files are named from. Null: the folder that all paths have in common."""
     format: str | None = None
@@ -42,8 +43,9 @@ class InputConfig:
     """Character around fields of such files that hold delimiters or line ends. Null: \" in CSV,
     none in TSV. Empty: none."""
     query: str | None = None
-    """One SELECT statement whose rows are the records: over the tables of SQLite databases, and
-    over `input` for Parquet files. Null: the only table with the text column; all rows."""
+    """One SELECT statement whose rows are the records: over the tables of SQLite and PostgreSQL
+    databases, and over `input` for Parquet files. Null: the only table with the text column; all
+    rows."""
     encoding: str = "utf-8"
     """Encoding of text, JSON, CSV and TSV files, such as gb18030, cp1252 or utf-16. auto: found for
     each file; lines in UTF-8 and in another encoding may be mixed."""
@@ -122,6 +124,11 @@ class InputConfig:
             self.query,
             holds_code if self.text_kind == "code" else None,
         )
+
+    @property
+    def is_database(self) -> bool:
+        """Whether the records are rows of a database server."""
+        return any(map(is_database, self.paths))
 
     @property
     def assumed_format(self) -> str | None:
@@ -240,20 +247,24 @@ class SourceConfig(InputConfig):
 
     def listings(self) -> dict[str, Listing]:
         """{name of the source: its files}; what is not here is fetched."""
-        return {
-            name: one.chosen(
-                list_files(one.paths, one.root, self.cache, self._where(name), one.assumed_format)
-            )
-            for name, one in self.inputs.items()
-        }
+        return {name: self._listing(name, one) for name, one in self.inputs.items()}
+
+    def _listing(self, name: str, one: InputConfig) -> Listing:
+        where = self._where(name)
+        if one.is_database:
+            return Listing(dict([list_rows(one.paths, one.query, self.cache, where)]), [])
+        return one.chosen(list_files(one.paths, one.root, self.cache, where, one.assumed_format))
 
     def unfetched(self) -> list[Unfetched]:
         """Files elsewhere that `listings` would fetch."""
-        found = [
-            list_unfetched(one.paths, self.cache, self._where(name), one.assumed_format)
-            for name, one in self.inputs.items()
-        ]
-        return [file for some in found for file in some]
+        found: list[Unfetched] = []
+        for name, one in self.inputs.items():
+            where = self._where(name)
+            if not one.is_database:
+                found += list_unfetched(one.paths, self.cache, where, one.assumed_format)
+            elif not are_fetched(one.paths, one.query, self.cache, where):
+                found.append(Unfetched(shown(one.paths[0]), None))
+        return found
 
     def _where(self, name: str) -> str:
         return f"source.sources.{name}" if self.sources else "source"

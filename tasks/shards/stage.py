@@ -5,8 +5,8 @@ Columns in: `id`, `text`, `source`, `language`, `split`, `repeats`. Out: `<split
 `id`, `source`, `language`, `num_bytes` int64, `continues` bool. A row is a document and ends with
 the end-of-text id; a document is written `repeats` times. Documents are in the order of a keyed
 hash of their ids, copies each have a place of their own, so neighbours in the stream have nothing
-in common and the order depends on nothing but ids and `seed`. The width is that of the tokenizer's
-largest id.
+in common, unless `documents.group_key` makes groups of them (`tasks.shards.places`). The order
+depends on nothing but ids and `seed`. The width is that of the tokenizer's largest id.
 
 No shard holds more than `max_shard_tokens`. A shard is closed before a document that does not fit;
 a document longer than a whole shard is cut: each of its rows but the last has `continues` true and
@@ -33,11 +33,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from llm_core.data.order import hash_ids, mix
+from llm_core.data.order import hash_ids
 from llm_core.data.shards import LOSS_MASK, digest_tokens
 from llm_core.printing import get_logger
 from tasks.corpus.documentset import ID, id_matrix, read_table
+from tasks.corpus.groups import GROUP_COLUMN
 from tasks.corpus.turns import TURNS_COLUMN, has_turns
 from tasks.runtime.artifact import Artifact, check_accounting, digest_file
 from tasks.runtime.keys import digest, key_config
@@ -49,6 +51,7 @@ from tasks.shards.encoding import DocumentEncoder, lists, load_chats, loss_masks
 from tasks.shards.exchange import SPLITS
 from tasks.shards.fill_in_middle import FillInMiddle
 from tasks.shards.foreign_shards import read_foreign
+from tasks.shards.places import places_of_copies, sort_by_place
 from tasks.tokenizer.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
 from tasks.tokenizer.files import CONFIG_FILE
 
@@ -153,9 +156,10 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
     chats = load_chats(Path(part.payload["tokenizer"]), model) if part.payload["chats"] else None
     if chats:
         columns.append(TURNS_COLUMN)
-    source = read_table(part.payload["documents"], columns)
-    ids = id_matrix(source["id"])
-    hashes, repeats = hash_ids(ids, config.seed), source["repeats"].to_numpy()
+    is_grouped = GROUP_COLUMN in pq.read_schema(part.payload["documents"]).names
+    source = read_table(part.payload["documents"], columns + [GROUP_COLUMN] * is_grouped)
+    ids, repeats = id_matrix(source["id"]), source["repeats"].to_numpy()
+    groups = id_matrix(source[GROUP_COLUMN].fill_null(bytes(16))) if is_grouped else None
     names = np.array(source["split"].to_pylist(), object)
     if unknown := sorted(set(names) - set(SPLITS)):
         raise StageFailure(
@@ -169,8 +173,9 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
         rows = np.flatnonzero(names == split)
         found = encoder.encode(source.take(rows), split == "train")
         rows = rows[found.rows]
-        copies, places = _copies(hashes[rows], repeats[rows])
-        order = sort_by_hash(places, ids[rows][copies])
+        of_rows = None if groups is None else groups[rows]
+        copies, places = places_of_copies(ids[rows], of_rows, repeats[rows], config.seed)
+        order = sort_by_place(places, ids[rows][copies])
         copies, places = copies[order], places[order]
         table = source.take(rows[copies])
         encoded = {
@@ -202,7 +207,7 @@ def import_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
     for split, table in tables.items():
         ids = id_matrix(table["id"])
         hashes = hash_ids(ids, config.seed)
-        order = pa.array(sort_by_hash(hashes, ids))
+        order = pa.array(sort_by_place(hashes, ids))
         in_order = table.append_column("hash", pa.array(hashes)).take(order)
         _write(in_order, directory / f"{split}.arrow")
     num_documents = sum(map(len, tables.values())) + num_empty
@@ -225,7 +230,7 @@ def merge_split(
     offsets = [p["tokens"].combine_chunks().offsets.to_numpy() for p in parts]
     lengths = np.concatenate([np.diff(o) for o in offsets])
     hashes = np.concatenate([p["hash"].to_numpy() for p in parts])
-    order = sort_by_hash(hashes, np.concatenate([id_matrix(p["id"]) for p in parts]))
+    order = sort_by_place(hashes, np.concatenate([id_matrix(p["id"]) for p in parts]))
 
     plan = plan_shards(lengths[order], config.max_shard_tokens)
     tokens = [p["tokens"].combine_chunks().values.to_numpy() for p in parts]
@@ -302,23 +307,6 @@ def plan_shards(lengths: np.ndarray, max_shard_tokens: int) -> list[list[Piece]]
         shards[-1].append(Piece(document, start, length, False))
         filled += length - start
     return shards
-
-
-def sort_by_hash(hashes: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """The order of documents: by hash, and by id where hashes are equal."""
-    words = np.ascontiguousarray(ids).view(">u8").reshape(-1, 2)
-    return np.lexsort((words[:, 1], words[:, 0], hashes))
-
-
-def _copies(hashes: np.ndarray, repeats: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(document, place in the order) of every copy; the first copy of a document stands where it
-    would stand alone."""
-    documents = np.repeat(np.arange(len(repeats)), repeats)
-    copy = np.arange(len(documents)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    places = hashes[documents]
-    later = copy > 0
-    places[later] = mix(places[later] ^ mix(copy[later].astype(np.uint64)))
-    return documents, places
 
 
 def _take_facts(

@@ -19,6 +19,7 @@ earlier trained ones first.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,10 +28,13 @@ from typing import Literal
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from llm_core.printing import get_logger
 from tasks.runtime.stage import StageFailure
 from tasks.tokenizer.encoder import END_OF_TEXT, PAD, SPECIAL_TOKENS, UNKNOWN
 from tasks.tokenizer.files import UNREACHABLE_SCORE, add_special
 from tasks.tokenizer.pretokenizers import SPACE_PATTERN
+
+logger = get_logger("tasks.tokenizer.sentencepieces")
 
 Method = Literal["unigram", "bpe"]
 SPACE = "\u2581"
@@ -39,6 +43,12 @@ RESERVED = "\u2581\u2585\t\0"
 
 MAX_CHUNK_BYTES = 4096
 CHARACTER_COVERAGE = 0.9995
+MAX_WORD_CHARS = 256
+"""A longer run without blanks is text that is written without them."""
+MAX_PIECE_CHARS = 16
+"""Of sentencepiece."""
+MAX_UNBROKEN_WORK = 1 << 25
+"""Characters times squared lengths; docs/lab-notes/tokenizer.md."""
 
 PRINTABLE_ASCII = "".join(map(chr, range(0x21, 0x7F)))
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS) + 1 + len(PRINTABLE_ASCII) + 1
@@ -98,11 +108,14 @@ def train_model(texts: list[str], vocab_size: int, method: Method) -> tuple[byte
         characters.update(text)
     without = {ord(c): "\0" for c in characters.keys() - choose_characters(characters, vocab_size)}
     count, model = ChunkCount(), io.BytesIO()
+    chunks = [chunk for text in texts for chunk in split_chunks(text, without, count)]
+    if method == "unigram":
+        chunks = bound_unbroken(chunks, characters, count)
+    if not chunks:
+        raise VocabularyTooLarge(0)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(
-                chunk for text in texts for chunk in split_chunks(text, without, count)
-            ),
+            sentence_iterator=iter(chunks),
             model_writer=model,
             model_type=method,
             vocab_size=vocab_size,
@@ -190,6 +203,41 @@ def choose_characters(counts: Counter[str], vocab_size: int) -> set[str]:
         chosen.add(character)
         covered += number
     return chosen
+
+
+def bound_unbroken(
+    chunks: list[str], characters: Mapping[str, int], count: ChunkCount
+) -> list[str]:
+    """The chunks, of those without blanks only as many as the trainer can take, evenly spread.
+
+    Words are counted once each, but text without blanks is one word. At each of its characters as
+    many pieces begin as end, and the trainer sums over all pairs of them, in each round. So the
+    work is the length times the square of how many pieces begin at a character: about as many as
+    there are lengths of strings that occur twice, ln(length) over the entropy of characters.
+    """
+    unbroken = [max(map(len, chunk.split(" "))) > MAX_WORD_CHARS for chunk in chunks]
+    length = sum(len(chunk) for chunk, is_long in zip(chunks, unbroken, strict=True) if is_long)
+    total = sum(characters.values())
+    entropy = -sum(n / total * math.log(n / total) for n in characters.values())
+    lengths = min(math.log(max(length, 2)) / max(entropy, 1e-9), MAX_PIECE_CHARS)
+    share = MAX_UNBROKEN_WORK / (max(length, 1) * lengths**2)
+    if share >= 1:
+        return chunks
+    kept, number = [], 0
+    for chunk, is_long in zip(chunks, unbroken, strict=True):
+        number += is_long
+        # One of every 1 / share, by whole numbers passed.
+        if not is_long or math.floor(number * share) > math.floor((number - 1) * share):
+            kept.append(chunk)
+        else:
+            count.used_bytes -= len(chunk.encode())
+    logger.warning(
+        "unigram learns from %.0f %% of the text without blanks (%.1f million characters), which"
+        " takes it long; tokenizer=bpe learns from all of it",
+        100 * share,
+        length / 1e6,
+    )
+    return kept
 
 
 def split_chunks(text: str, without: Mapping[int, str], count: ChunkCount) -> Iterator[str]:

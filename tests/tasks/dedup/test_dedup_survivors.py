@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -159,3 +160,22 @@ def test_bytes_are_the_same_for_any_number_of_threads(tmp_path: Path) -> None:
 def test_bytes_are_the_same_in_processes(tmp_path: Path) -> None:
     alone = bytes_of_run(tmp_path / "alone", PartRunner())
     assert alone == bytes_of_run(tmp_path / "two", PartRunner(make_executor=process_executor(2)))
+
+
+@pytest.mark.parametrize("num_parts", [1, 4])
+def test_of_two_repositories_that_share_files_one_keeps_all_of_them(
+    tmp_path: Path, num_parts: int
+) -> None:
+    """A fork has longer copies of some files and shorter ones of others, and fewer files."""
+    documents = []
+    for name, numbers, extra in (("origin", range(8), 0), ("fork", range(6), 1)):
+        for i in numbers:
+            words = [f"w{i}x{k}" for k in range(60)] + ["more"] * (extra if i % 2 else 1 - extra)
+            told = json.dumps({"repository": name})
+            documents.append({"name": f"{name}/{i}", "text": " ".join(words), "metadata": told})
+    documents.append({"name": "alone", "text": " ".join(f"w0x{k}" for k in range(60)) + " a b c"})
+    by_length = run(tmp_path / "length", documents, num_parts=num_parts)[1]
+    config = DedupConfig(survivor=("group", "length", "id"), group_key="repository")
+    by_group = run(tmp_path / "group", documents, config, num_parts=num_parts)[1]
+    assert set(kept(by_group)) == {f"origin/{i}" for i in range(8)}
+    assert {name.split("/")[0] for name in kept(by_length)} > {"origin"}
