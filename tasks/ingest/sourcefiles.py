@@ -131,9 +131,9 @@ def _list_local(paths: Sequence[str], root: Path | None, where: str, form: str |
                 left_out.add(file)
                 continue
             try:
-                relative = file.relative_to(top).as_posix()
-                relative.encode("utf-8")
-            except UnicodeEncodeError as error:
+                # By its bytes: the locale has no say in identities.
+                relative = os.fsencode(file.relative_to(top).as_posix()).decode("utf-8")
+            except UnicodeDecodeError as error:
                 raise ConfigError(
                     f"{where}.paths: a file name under {str(file.parent)!r} is not UTF-8; rename it"
                 ) from error
@@ -150,7 +150,7 @@ def _list_local(paths: Sequence[str], root: Path | None, where: str, form: str |
     for name in order:
         once.setdefault(real[name], name)
     names = [os.path.relpath(file, top) for file in left_out - set(named.values())]
-    shown = (name.encode("utf-8", "backslashreplace").decode() for name in names)
+    shown = (os.fsencode(name).decode("utf-8", "backslashreplace") for name in names)
     return Listing({name: named[name] for name in sorted(once.values())}, sorted(shown))
 
 

@@ -24,6 +24,8 @@ PRELOADED = (
         "tasks.readers.pages",
     ),
     *(
+        "duckdb",
+        "tasks.ingest.documentrows",
         "tasks.ingest.pagetext",
         "mwparserfromhell",
         "pylatexenc.latex2text",

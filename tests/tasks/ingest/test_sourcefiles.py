@@ -4,12 +4,15 @@ stay."""
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from llm_core.config import ConfigError
 from tasks.ingest.sourcefiles import list_files
+from tasks.runtime.code import ROOT
 
 
 def names(*paths: Path | str) -> list[str]:
@@ -119,3 +122,23 @@ def test_a_name_that_is_not_utf8_is_named_by_its_folder(folder: Path) -> None:
     (folder / os.fsdecode(b"\xff.txt")).write_text("x")
     with pytest.raises(ConfigError, match=r"a file name under '/[^()]*in' is not UTF-8"):
         names(folder)
+
+
+def test_names_are_the_same_in_every_locale(folder: Path) -> None:
+    (folder / "größe 数.txt").write_text("x")
+    program = (
+        "import sys; from pathlib import Path; from tasks.ingest.sourcefiles import list_files\n"
+        "print(ascii(list(list_files([sys.argv[1]], None, Path('unused')).files)))"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    listed = {
+        subprocess.run(
+            [sys.executable, "-c", program, str(folder)],
+            env={**os.environ, **settings},
+            capture_output=True,
+            check=True,
+            cwd=ROOT,
+        ).stdout
+        for settings in (plain, {"PYTHONUTF8": "1"})
+    }
+    assert listed == {ascii(names(folder)).encode() + b"\n"}
