@@ -59,6 +59,8 @@ PAGE_HEADERS = {
 
 DIRECT_CHARS = 5_000
 """Shorter texts are encoded before a thread would have begun."""
+MESSAGE_CHARS = 32
+"""What a message costs a template besides its text, in characters to encode."""
 
 Asked = TypeVar("Asked", bound=Part)
 Ids = TypeVar("Ids")
@@ -112,7 +114,9 @@ class Service:
                 400, f"best_of ({asked.best_of}) must be n ({asked.n}); leave it out", "best_of"
             )
         texts = asked.prompts
-        num_chars = max(map(len, texts))
+        self._check_choices(len(texts), asked.n)
+        self._check_chars(max(map(len, texts)))
+        num_chars = sum(map(len, texts))
         prompts = await self._encoded(lambda: list(map(self._completion_ids, texts)), num_chars)
         limit = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
         limits = [self._checked_limit(prompt, limit) for prompt in prompts]
@@ -130,7 +134,10 @@ class Service:
         if asked.top_logprobs and not asked.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs=true; add it", "top_logprobs")
         template, messages = self.chat_template, [message.plain for message in asked.messages]
+        self._check_choices(1, asked.n)
         num_chars = sum(len(message["content"]) for message in messages)
+        self._check_chars(num_chars)
+        num_chars += MESSAGE_CHARS * len(messages)
         try:
             prompt = await self._encoded(lambda: template.encode(messages), num_chars)
         except ConfigError as error:
@@ -168,6 +175,11 @@ class Service:
     async def _encoded(self, encode: Callable[[], Ids], num_chars: int) -> Ids:
         """What `encode` gives. Long texts are encoded in a thread, so that others need not wait;
         one at a time, as tokenizers remember words."""
+        async with self._encoding:
+            return encode() if num_chars < DIRECT_CHARS else await asyncio.to_thread(encode)
+
+    def _check_chars(self, num_chars: int) -> None:
+        """Refuse a prompt that is too long before it is encoded."""
         if num_chars > self.max_seq_len * self._longest_token:
             raise ApiError(
                 400,
@@ -175,8 +187,16 @@ class Service:
                 " shorten it",
                 code="context_length_exceeded",
             )
-        async with self._encoding:
-            return encode() if num_chars < DIRECT_CHARS else await asyncio.to_thread(encode)
+
+    def _check_choices(self, num_prompts: int, n: int) -> None:
+        """Refuse what asks for too many answers, before any prompt of it is encoded."""
+        if (count := num_prompts * n) > self.max_choices:
+            raise ApiError(
+                400,
+                f"{num_prompts} prompts with n={n} make {count} answers; the server allows"
+                f" {self.max_choices} per request (serve.max_choices); ask for fewer",
+                "n",
+            )
 
     @cached_property
     def _longest_token(self) -> int:
@@ -219,13 +239,6 @@ class Service:
         logprobs: int | None,
         num_echoed: Sequence[int] = (),
     ) -> Job:
-        if (count := len(prompts) * asked.n) > self.max_choices:
-            raise ApiError(
-                400,
-                f"{len(prompts)} prompts with n={asked.n} make {count} answers; the server allows"
-                f" {self.max_choices} per request (serve.max_choices); ask for fewer",
-                "n",
-            )
         stops = self.default_stops if asked.stop is None else asked.stops
         answers = [
             Answer(

@@ -23,6 +23,10 @@ from tasks.tokenizer.encoder import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+LEXER_FUEL = 100_000
+"""Work that building a schema's automaton may take: some tens of milliseconds. By default
+`a{100000}` takes seconds."""
+
 
 class JsonAnswers:
     """Grammars over the vocabulary of one model. One thread at a time."""
@@ -36,7 +40,7 @@ class JsonAnswers:
     def allowed(self, schema: dict[str, Any]) -> AllowedTokens:
         """Raises ApiError where the schema is not one, or llguidance is not installed."""
         try:
-            from llguidance import LLMatcher
+            from llguidance import LLMatcher, LLParserLimits
         except ImportError as error:
             raise ApiError(
                 400,
@@ -48,9 +52,12 @@ class JsonAnswers:
             grammar = LLMatcher.grammar_from_json_schema(
                 json.dumps(schema), overrides={"whitespace_flexible": False}
             )
-            matcher = LLMatcher(self._vocabulary, grammar, log_level=0)
+            limits = LLParserLimits(initial_lexer_fuel=LEXER_FUEL, verbose_errors=False)
+            matcher = LLMatcher(self._vocabulary, grammar, log_level=0, limits=limits)
         except ValueError as error:
             raise _not_a_schema(error) from error
+        # Builds the automaton, here and not in the thread of the engine.
+        matcher.compute_bitmask()
         if matcher.is_error():
             raise _not_a_schema(matcher.get_error())
         return AllowedTokens(matcher, self._vocab_size, self._eos_ids, self._device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -24,12 +24,17 @@ MAX_BIASES = 1024
 MAX_ID_DIGITS = 9
 MAX_DEPTH = 64
 """Levels of lists and objects in a body."""
+MAX_NAMES, MAX_INNER = 2048, 16_384
+"""Names in one object of a body; lists and objects in all."""
 
+Item = TypeVar("Item")
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
 Id = Annotated[int, Field(ge=0)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+# An error for each of a million items would take longer to list than the items to read.
+Several = Annotated[list[Item], Field(fail_fast=True)]
 
 
 class Part(BaseModel):
@@ -108,7 +113,7 @@ class SamplingRequest(Part):
 class CompletionRequest(SamplingRequest):
     """A body of /v1/completions."""
 
-    prompt: str | list[str] | list[Id] | list[list[Id]]
+    prompt: str | Several[str] | Several[Id] | Several[Several[Id]]
     max_tokens: int | None = Field(None, ge=0)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
@@ -134,7 +139,7 @@ class TextPart(Part):
 
 class ChatMessage(Part):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Several[TextPart]
     name: None = None
 
     @property
@@ -161,7 +166,7 @@ class ResponseFormat(Part):
 class ChatRequest(SamplingRequest):
     """A body of /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[Several[ChatMessage], Field(min_length=1)]
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
@@ -194,22 +199,30 @@ class ChatRequest(SamplingRequest):
 
 
 def read_body(body: bytes) -> Any:
-    """The JSON of a body. Raises ApiError where it is not JSON, or nested too deep."""
+    """The JSON of a body. Raises ApiError where it is not JSON, nested too deep, or names more than
+    any request does."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"the body is not JSON ({error}); send one object") from error
-    level = [value]
+    level, num_inner = [value], 0
     for _ in range(MAX_DEPTH):
         level = [inner for one in level for inner in _inner(one)]
         if not level:
             return value
+        num_inner += len(level)
+        if num_inner > MAX_INNER:
+            raise ApiError(400, f"the body has more than {MAX_INNER} lists and objects; send fewer")
     raise ApiError(400, f"the body is nested deeper than {MAX_DEPTH} levels; send a flatter one")
 
 
 def _inner(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return [one for one in value.values() if isinstance(one, dict | list)]
-    if isinstance(value, list):
-        return [one for one in value if isinstance(one, dict | list)]
-    return []
+        if len(value) > MAX_NAMES:
+            raise ApiError(
+                400, f"an object of the body has {len(value)} names; {MAX_NAMES} is the most"
+            )
+        value = value.values()
+    elif not isinstance(value, list):
+        return []
+    return [one for one in value if isinstance(one, (dict, list))]

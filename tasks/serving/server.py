@@ -47,6 +47,8 @@ BURST_TOKENS = 8
 SWITCH_S = 5e-4
 """How long a thread may run Python while another wants to: a step of the engine is over in a few
 milliseconds, and the next one must not wait as long for the loop that sends tokens."""
+STALLED_S = 60
+"""How long a client may take nothing of what is sent to it before its connection is cut."""
 CACHED_PROMPTS = 4
 """Requests of the model's full length that the cache holds where it is not set."""
 
@@ -167,12 +169,16 @@ def listen(config: ServeConfig) -> socket.socket:
     """The socket to serve on. Raises ConfigError where the address is taken or not ours."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
-        return socket.create_server((config.host, config.port), family=family, backlog=2048)
+        listening = socket.create_server((config.host, config.port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {config.host}, port {config.port} ({error.strerror}); set serve.host"
             " and serve.port to an address of this machine that is free, or port to 0"
         ) from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
+        stalled_ms = round(STALLED_S * 1000)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stalled_ms)
+    return listening
 
 
 def run_app(app: Starlette, config: ServeConfig, listening: socket.socket) -> None:
@@ -183,6 +189,7 @@ def run_app(app: Starlette, config: ServeConfig, listening: socket.socket) -> No
         log_config=None,
         access_log=False,
         server_header=False,
+        ws="none",
         lifespan="on",
         timeout_graceful_shutdown=config.drain_s,  # type: ignore[arg-type]
     )

@@ -69,10 +69,16 @@ class Worker:
         self._outbox: list[Job] = []
         self._condition = threading.Condition()
         self._is_closing = self._has_ended = False
-        self._num_open = 0
+        # Those that are written, or wait for it; not those that a slow client still reads.
+        self._open: set[Job] = set()
         self.error: BaseException | None = None
         self.num_steps = 0
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+
+    @property
+    def num_open(self) -> int:
+        """Answers that run or wait."""
+        return sum(len(job.answers) for job in self._open)
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -92,7 +98,7 @@ class Worker:
         """
         self._check_room(len(job.answers))
         self._send(job, True)
-        self._num_open += len(job.answers)
+        self._open.add(job)
         try:
             while True:
                 await job.wake.wait()
@@ -105,16 +111,16 @@ class Worker:
                 if is_done:
                     return
         finally:
-            self._num_open -= len(job.answers)
+            self._open.discard(job)
             if not job.is_done:
                 self._send(job, False)
 
     def _check_room(self, num_answers: int) -> None:
-        if self._num_open + num_answers > self._max_open:
+        if self.num_open + num_answers > self._max_open:
             self._metrics.refused.inc()
             raise ApiError(
                 429,
-                f"{self._num_open} answers are running or waiting, and the server holds"
+                f"{self.num_open} answers are running or waiting, and the server holds"
                 f" {self._max_open}; try again later",
                 headers={"Retry-After": str(RETRY_AFTER_S)},
             )
@@ -247,4 +253,6 @@ class Worker:
         with self._condition:
             jobs, self._outbox = self._outbox, []
         for job in jobs:
+            if job.is_done:
+                self._open.discard(job)
             job.wake.set()

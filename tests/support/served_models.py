@@ -26,7 +26,7 @@ from tasks.evaluation.config import GenerateConfig
 from tasks.runtime.code import ROOT
 from tasks.serving.config import ServeConfig
 from tasks.serving.endpoints import Service
-from tasks.serving.server import load_service, make_app
+from tasks.serving.server import listen, load_service, make_app
 from tests.support.data.foreign_tokenizers import foreign_tokenizer, publish_tokenizer
 
 NAME = "small"
@@ -63,6 +63,7 @@ class Served:
 
     url: str
     service: Service
+    listening: socket.socket
     api_key: str | None = None
 
     @property
@@ -85,13 +86,14 @@ def served(
         make_app(service, config, api_key), log_config=None, timeout_graceful_shutdown=2
     )
     server = uvicorn.Server(settings)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with listen(config) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         while not server.started and thread.is_alive():
             time.sleep(0.01)
         try:
-            yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", service, api_key)
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield Served(url, service, listening, api_key)
         finally:
             server.should_exit = True
             thread.join()

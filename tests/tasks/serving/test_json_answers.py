@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import openai
 import pytest
 
-from tests.support.served_models import NAME
+from tests.support.served_models import NAME, Served
 
 pytest.importorskip("llguidance")
 
@@ -73,3 +74,14 @@ def test_what_is_no_schema_is_refused_and_others_are_answered(
     with pytest.raises(openai.BadRequestError, match=reason):
         client.chat.completions.create(**(asked | change))
     assert client.chat.completions.create(**asked).choices  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("pattern", ["^a{1000000}$", "^((a{1000}){1000}){1000}$"])
+def test_a_pattern_takes_a_fraction_of_a_second_of_the_engine_at_most(
+    server: Served, pattern: str
+) -> None:
+    answers = server.service.json_answers
+    assert answers.allowed({"type": "integer"})([]).any()
+    began = time.process_time()
+    assert answers.allowed({"type": "string", "pattern": pattern})([]).any()
+    assert time.process_time() - began < 1

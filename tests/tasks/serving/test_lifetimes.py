@@ -55,11 +55,15 @@ def slow_steps(server: Served, monkeypatch: pytest.MonkeyPatch) -> Engine:
 @contextlib.contextmanager
 def asked(server: Served, body: dict[str, Any]) -> Iterator[socket.socket]:
     """A connection on which a completion was asked for."""
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(request(body))
+        yield connection
+
+
+def request(body: dict[str, Any]) -> bytes:
     content = json.dumps(body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        connection.sendall(head.encode() + b"\r\n" + content)
-        yield connection
+    return head.encode() + b"\r\n" + content
 
 
 def until(holds: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
@@ -107,7 +111,7 @@ def test_a_full_queue_answers_429_and_when_to_come_again(
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(asked(server, ENDLESS))
-        until(lambda: server.service.worker._num_open == 3, "three requests")
+        until(lambda: server.service.worker.num_open == 3, "three requests")
         with pytest.raises(urllib.error.HTTPError) as error:
             urllib.request.urlopen(
                 urllib.request.Request(
@@ -117,7 +121,35 @@ def test_a_full_queue_answers_429_and_when_to_come_again(
             )
         assert error.value.code == 429 and int(error.value.headers["Retry-After"]) >= 1
         assert json.loads(error.value.read())["error"]["type"] == "rate_limit_error"
-    until(lambda: server.service.worker._num_open == 0, "all clients are gone")
+    until(lambda: server.service.worker.num_open == 0, "all clients are gone")
+
+
+def read_nothing(server: Served) -> socket.socket:
+    """A connection whose client asks for half a megabyte and takes none of it."""
+    server.listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", server.port))
+    body = ENDLESS | {"max_tokens": 120, "min_tokens": 120}
+    connection.sendall(request(body | {"stream": True, "logprobs": 20, "n": 3}))
+    return connection
+
+
+def test_a_client_that_reads_nothing_holds_no_place_in_the_queue(server: Served) -> None:
+    worker = server.service.worker
+    with read_nothing(server):
+        until(lambda: worker.num_open == 3, "the request runs")
+        until(lambda: worker.num_open == 0, "its answers are written")
+        assert server.service.metrics.new_tokens._value.get() == 0, "all is sent"
+
+
+def test_a_client_that_reads_nothing_is_cut_off(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.serving.server.STALLED_S", 0.5)
+    with served(folder, ServeConfig(max_running=4)) as server, read_nothing(server):
+        cancelled = server.service.metrics.cancelled
+        until(lambda: cancelled._value.get() == 1, "the connection is cut")
 
 
 def test_a_stop_string_within_a_burst_ends_its_answer_once(
@@ -131,8 +163,8 @@ def test_a_stop_string_within_a_burst_ends_its_answer_once(
 
     def reply(**more: Any) -> bytes:
         content = json.dumps(body | more).encode()
-        request = urllib.request.Request(f"{server.url}/v1/completions", content)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        asking = urllib.request.Request(f"{server.url}/v1/completions", content)
+        with urllib.request.urlopen(asking, timeout=20) as answer:
             return answer.read()  # type: ignore[no-any-return]
 
     text = json.loads(reply())["choices"][0]["text"]
@@ -152,10 +184,10 @@ def test_an_engine_that_fails_is_said_and_answers_no_more(
         raise RuntimeError("secret prompt")
 
     monkeypatch.setattr(server.service.worker._engine, "step", broken)
-    request = urllib.request.Request(f"{server.url}/v1/completions", json.dumps(ENDLESS).encode())
+    asking = urllib.request.Request(f"{server.url}/v1/completions", json.dumps(ENDLESS).encode())
     for _ in range(2):
         with pytest.raises(urllib.error.HTTPError) as error:
-            urllib.request.urlopen(request, timeout=20)
+            urllib.request.urlopen(asking, timeout=20)
         assert error.value.code == 503 and b"secret" not in error.value.read()
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(f"{server.url}/health", timeout=20)

@@ -4,16 +4,18 @@ traceback."""
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from tasks.serving.config import MIN_KEY_CHARS, ServeConfig
-from tasks.serving.failures import ApiError
-from tasks.serving.requests import read_body
+from tasks.serving.failures import ApiError, invalid
+from tasks.serving.requests import CompletionRequest, read_body
 from tests.support.chat_templates import INSTRUCTIONS
 from tests.support.served_models import NAME, Served, publish_model, served
 
@@ -143,6 +145,37 @@ def test_the_engine_survives_every_refusal(server: Served) -> None:
 )
 def test_a_body_that_is_no_request_is_400(server: Served, body: bytes) -> None:
     refused(send(server, "/v1/completions", body))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"prompt": [-1] * 200_000}, "prompt"),
+        ({"prompt": ["x", *[1] * 200_000]}, "prompt"),
+        ({"prompt": [[-1] * 200_000]}, "prompt"),
+        ({"prompt": "x", **{f"k{number}": 1 for number in range(100_000)}}, "100001 names"),
+        ({"prompt": [[1]] * 50_000}, "16384 lists and objects"),
+    ],
+)
+def test_a_long_body_with_many_faults_is_refused_in_less_than_a_second_and_by_one_line(
+    body: dict[str, Any], reason: str
+) -> None:
+    content = json.dumps(body).encode()
+    began = time.process_time()
+    with pytest.raises((ApiError, ValidationError)) as error:
+        CompletionRequest.model_validate(read_body(content))
+    refusal = error.value if isinstance(error.value, ApiError) else invalid(error.value)
+    assert time.process_time() - began < 1
+    assert reason in str(refusal)
+
+
+def test_of_too_many_prompts_none_is_encoded(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+    monkeypatch.setattr(server.service.tokenizer, "encode", encoded.append)
+    message = refused(send(server, "/v1/completions", COMPLETION | {"prompt": ["x"] * 9}))
+    assert "serve.max_choices" in message and not encoded
 
 
 def test_a_body_is_read_to_64_levels_and_refused_beyond() -> None:
