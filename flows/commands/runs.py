@@ -102,6 +102,7 @@ def run_once(name: str, overrides: Sequence[str]) -> dict[str, Any]:
         say(f"one run without a sweep over {', '.join(config.sweep.params)}; add -m to sweep")
     # A plan that cannot be is refused before anything slow is done for it.
     store, decided = decide(config, FLOWS[name].target)
+    config.require_fit(decided)
     use_environment(config.state)
     all_cached = not any(step.runs for step in decided.steps)
     in_prefect = _record_in_prefect if all_cached else _run_under_prefect
@@ -217,6 +218,7 @@ def plan(words: Sequence[str]) -> int:
         )
         return 0
     store, decided = decide(config, FLOWS[name].target)
+    config.require_fit(decided)
     show(table(columns, plan_rows(decided)))
     show(
         f"\n{sum(step.runs for step in decided.steps)} of {len(decided.steps)} stages would run;"

@@ -133,12 +133,13 @@ class TimePlan:
 def plan_memory(work: Work, hardware: HardwareConfig) -> MemoryPlan:
     """Of the process that holds most: in a pipeline the first or the last."""
     return max(
-        (_memory_of(work, hardware, Coordinates(stage)) for stage in {0, work.parallel.pp - 1}),
+        (memory_of(work, hardware, Coordinates(stage)) for stage in {0, work.parallel.pp - 1}),
         key=lambda plan: plan.total,
     )
 
 
-def _memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPlan:
+def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPlan:
+    """Of one process. Those of one stage of a pipeline differ by rounding alone."""
     model, train, parallel, memory = work.model, work.train, work.parallel, work.memory
     states = state_bytes(model, work.optim, parallel, at)
     weights, gradients, optimizer = states.weights, states.gradients, states.optimizer
