@@ -219,6 +219,7 @@ def open_run(
         with alone_in_chain(given):
             config, link = follow_chain(given)
             store, plan = decide(config, target)
+            config.require_fit(plan)
             record = new_record(flow, plan, overrides, link)
             if live.flow_run_id is not None:
                 record.process |= {"prefect_flow_run_id": live.flow_run_id}

@@ -45,6 +45,7 @@ from tasks.quality.config import QualityConfig
 from tasks.quality.score_limits import check_scores
 from tasks.report.config import ReportConfig
 from tasks.runtime.graph import STAGES
+from tasks.runtime.plan import Plan
 from tasks.runtime.stage import StageConfigs
 from tasks.runtime.store import Store
 from tasks.scores.config import ScoresConfig
@@ -166,8 +167,15 @@ class RunConfig:
 
     @property
     def train_stage(self) -> TrainStageConfig:
-        model = (self.model, self.optim, self.train)
-        return TrainStageConfig(*model, self.parallel, self.memory, self.cluster)
+        return TrainStageConfig(
+            self.model,
+            self.optim,
+            self.train,
+            self.parallel,
+            self.memory,
+            self.cluster,
+            self.hardware,
+        )
 
     def laid_out(self) -> RunConfig:
         """With the fastest layout that fits, where the planner is to choose it. Raises ConfigError
@@ -182,10 +190,18 @@ class RunConfig:
                 " another of conf/hardware, or hardware=this after textmill calibrate"
             )
         choice = choose_layout(self.planned, self.hardware, self.parallel.num_processes)
-        if choice.best is None:
+        if choice.best is None and self.memory.if_too_large == "refuse":
             raise ConfigError("; ".join(reasons(choice, self.hardware)))
-        best = choice.best.work
+        best = (choice.best or choice.closest).work
         return replace(self, parallel=best.parallel, train=best.train, memory=best.memory)
+
+    def require_fit(self, plan: Plan) -> None:
+        """Raise ConfigError for a plan to train what does not fit the devices named for it."""
+        trains = any(step.runs for step in plan.steps if step.node.stage == "train")
+        if trains and self.hardware.name and self.memory.if_too_large == "refuse":
+            from tasks.training.planned import require_fit
+
+            require_fit(self.planned, self.hardware)
 
     @property
     def planned(self) -> Work:

@@ -57,3 +57,10 @@ def synchronize(device: torch.device) -> None:
 
 def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """All memory of a GPU; None for a CPU, whose memory other programs share."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.get_device_properties(device).total_memory

@@ -163,7 +163,8 @@ def _checked(entry: FlowEntry, overrides: Sequence[str]) -> RunConfig:
             " notify.webhook_env=NAME"
         )
     if not config.source.unfetched():
-        decide(config, entry.target)
+        _, plan = decide(config, entry.target)
+        config.require_fit(plan)
     return config
 
 

@@ -13,12 +13,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import click
+
 from flows.commands import settings
 from flows.commands.command import Command, command
 from flows.commands.table import FLOWS
 from flows.compose import RunConfig, compose
 from flows.console import say, table
 from flows.live.announced import LiveRun, announced
+from flows.planned_stages import describe_plan, plain_plan
 from flows.refresh.series import has_nothing_new
 from flows.run import Run, decide, describe, ending, open_run, summarize
 from flows.services.dead_runs import Server, settle
@@ -32,9 +35,11 @@ from flows.tracking.runs import TrackingConfig
 from llm_core.config import ConfigError, nearest
 from llm_core.printing import show
 from tasks.report.quantities import plural
+from tasks.runtime.estimates import estimate_stages
 from tasks.runtime.graph import ancestors
 from tasks.runtime.keys import digest
-from tasks.runtime.plan import plan_rows
+
+JSON = click.Option(["--json", "as_json"], is_flag=True, help="Answer in JSON.")
 
 
 def flow_command(name: str) -> Command:
@@ -102,6 +107,7 @@ def run_once(name: str, overrides: Sequence[str]) -> dict[str, Any]:
         say(f"one run without a sweep over {', '.join(config.sweep.params)}; add -m to sweep")
     # A plan that cannot be is refused before anything slow is done for it.
     store, decided = decide(config, FLOWS[name].target)
+    config.require_fit(decided)
     use_environment(config.state)
     all_cached = not any(step.runs for step in decided.steps)
     in_prefect = _record_in_prefect if all_cached else _run_under_prefect
@@ -181,28 +187,31 @@ def _run_under_prefect(
     return run_in_foreground(getattr(pipeline, FLOWS[name].flow), overrides, url, live)
 
 
-def _plan_training(words: Sequence[str]) -> int:
+def _plan_training(words: Sequence[str], as_json: bool) -> int:
     from flows.commands.training_plan import planned
 
     text, plain = planned(words)
-    show(text)
+    if not as_json:
+        show(text)
     show(json.dumps(plain))
     return 0
 
 
-@command("[FLOW] [OVERRIDES]... | hardware=NAME [folder=DIR] [inference_tokens=N] [OVERRIDES]...")
-def plan(words: Sequence[str]) -> int:
-    """What would run, and why; with hardware=NAME, what a training needs on it, or with folder=DIR
-    what answering with that model needs."""
+@command(
+    "[FLOW] [OVERRIDES]... | hardware=NAME [folder=DIR] [inference_tokens=N] [OVERRIDES]...",
+    options=[JSON],
+)
+def plan(words: Sequence[str], as_json: bool) -> int:
+    """What would run, why, and for how long; with hardware=NAME, what a training needs on it, or
+    with folder=DIR what answering with that model needs."""
     if any(word.startswith(("hardware=", "hardware.file=", "folder=")) for word in words):
-        return _plan_training(words)
+        return _plan_training(words, as_json)
     name = "run"
     if words and "=" not in words[0] and not words[0].startswith("~"):
         name, *words = words
     if name not in FLOWS:
         raise ConfigError(f"{name} is not a flow; {nearest(name, list(FLOWS))}")
     config = compose(words)
-    columns = ("stage", "key", "why")
     if unfetched := config.source.unfetched():
         # A key needs the contents of all inputs, so none is known before they are here.
         known = [file.size_bytes for file in unfetched if file.size_bytes is not None]
@@ -211,16 +220,21 @@ def plan(words: Sequence[str]) -> int:
             (stage, "?", "not read" if stage == "ingest" else "follows ingest")
             for stage in ancestors(FLOWS[name].target)
         ]
-        show(table(columns, rows))
+        if as_json:
+            stages = [dict(zip(("stage", "key", "why"), row, strict=True)) for row in rows]
+            show(json.dumps({"flow": name, "stages": stages, "not_read": len(unfetched)}))
+            return 0
+        show(table(("stage", "key", "why"), rows))
         show(
             f"\nnot read: {plural(len(unfetched), 'file')}, {size}, first {unfetched[0].address};"
             f" a run fetches them to {config.source.cache}"
         )
         return 0
     store, decided = decide(config, FLOWS[name].target)
-    show(table(columns, plan_rows(decided)))
-    show(
-        f"\n{sum(step.runs for step in decided.steps)} of {len(decided.steps)} stages would run;"
-        f" store {store.root}/<stage>/<key>"
-    )
+    config.require_fit(decided)
+    estimates = estimate_stages(store, decided)
+    if as_json:
+        show(json.dumps(plain_plan(name, store, decided, estimates)))
+    else:
+        show(describe_plan(store, decided, estimates))
     return 0

@@ -9,6 +9,7 @@ from typing import Literal
 from llm_core.config import ConfigError
 
 Recompute = Literal["none", "selective", "every", "full"]
+IfTooLarge = Literal["refuse", "warn", "ignore"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class MemoryConfig:
     weights_in: Literal["device", "host"] = "device"
     """Where a process keeps and updates its shard of weights and gradients under fsdp and hsdp.
     host: in main memory; the weights of a block are copied to the device for its passes."""
+    if_too_large: IfTooLarge = "refuse"
+    """What happens to a training whose predicted peak exceeds the memory of its GPU, or of the
+    device that `hardware` names."""
 
     def __post_init__(self) -> None:
         if self.every_k < 1:

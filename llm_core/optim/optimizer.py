@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from llm_core.optim.guard import NO_TARGETS, NOT_FINITE, OVERFLOW, UPDATED, Guard
 from llm_core.optim.loss_scale import LossScaler
 from llm_core.optim.method import Method, State, Update
+from llm_core.parallel.places import local
 from llm_core.parallel.zero import share_rows
 
 NORM_EPS = 1e-6
@@ -43,6 +44,7 @@ class Optimizer:
         self._weights, self.methods, self._clip_norm = list(weights), methods, clip_norm
         self.guard, self.scaler, self._mesh = guard, scaler, mesh
         self.num_updates = torch.zeros((), dtype=torch.float64, device=guard.device)
+        self._gradient_bytes = 0
 
     @property
     def loss_scale(self) -> Tensor | None:
@@ -81,8 +83,24 @@ class Optimizer:
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
+        if not self._gradient_bytes:
+            self._gradient_bytes = self._num_bytes([weight.grad for weight in self._weights])
         for weight in self._weights:
             weight.grad = None
+
+    def held_bytes(self) -> dict[str, int]:
+        """Of the weights of this process, the gradients of its first step and the state of its
+        update rules, on the device it computes on."""
+        return {
+            "weights": self._num_bytes(self._weights),
+            "gradients": self._gradient_bytes,
+            "optimizer": self._num_bytes([state.piece for state in self.states()]),
+        }
+
+    def _num_bytes(self, tensors: Sequence[Tensor | None]) -> int:
+        here = self.guard.device.type
+        pieces = [local(each) for each in tensors if each is not None]
+        return sum(piece.nbytes for piece in pieces if piece.device.type == here)
 
     def states(self) -> list[State]:
         """What the update rules keep, weight by weight."""

@@ -23,6 +23,7 @@ from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, check_context, check_tensor, divisors
 from llm_core.training.combinations import check_settings
 from llm_core.training.config import TrainConfig
+from llm_core.training.fit import PredictedMemory
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class RunConfig:
     bytes_per_token: Path
     """int32 array: UTF-8 bytes that each token id stands for."""
     memory: MemoryConfig = field(default_factory=MemoryConfig)
+    predicted: PredictedMemory | None = None
+    """What the run is held against the memory of its device by. None: it is not."""
 
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)

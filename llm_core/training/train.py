@@ -31,7 +31,7 @@ from llm_core.config import ConfigError
 from llm_core.data.loader import Loader
 from llm_core.data.prefetch import Prefetch
 from llm_core.data.shards import ShardError, TokenShards, open_shards
-from llm_core.device import device_name, set_threads
+from llm_core.device import device_name, memory_bytes, set_threads
 from llm_core.durable import sync_folder
 from llm_core.huggingface.export import export_model, read_weights
 from llm_core.huggingface.growth import read_grown_weights
@@ -116,6 +116,9 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
     status = status or Heartbeat(workdir)
     num_threads = set_threads(config.parallel.num_threads, config.parallel.num_processes)
     with open_ranks(config.parallel) as ranks, ExitStack() as logs:
+        if config.predicted is not None:
+            room = memory_bytes(ranks.device), device_name(ranks.device)
+            config.predicted.require_room(*room, config.memory.if_too_large)
         shards = open_shards(config.shards, "train")
         if config.train.data.verify_shards and ranks.is_first:
             shards.verify()
@@ -204,7 +207,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             if ranks.is_first:
                 publish_model(config, weights, workdir, shards.eos_id, shards.turn_end_ids)
         if ranks.is_first:
-            status.end(outcome)
+            status.end(outcome, held_bytes=optimizer.held_bytes())
         ranks.barrier()
     return outcome
 

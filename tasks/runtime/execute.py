@@ -85,6 +85,7 @@ def _build(
     started_at, wall, cpu = now(), time.perf_counter(), time.process_time()
     parts = replace(runner, parts_dir=store.parts_dir(node), used=set())
     try:
+        own_bytes = sum(path.stat().st_size for path in node.input_files.values())
         made = stage.run(parents, out_dir, config, parts)
         _require_unchanged(store, node)
     except FileNotFoundError as error:
@@ -99,7 +100,8 @@ def _build(
         _blame_parents(store, node, parents, error)
         raise
     elapsed_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
-    return store.publish(node, made, elapsed_s, cpu_s, started_at, sorted(parts.used))
+    used, input_bytes = sorted(parts.used), parent_bytes + own_bytes
+    return store.publish(node, made, elapsed_s, cpu_s, started_at, used, input_bytes)
 
 
 def _recorded_digests(store: Store, node: Node) -> dict[str, str]:

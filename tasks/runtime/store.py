@@ -195,10 +195,12 @@ class Store:
         cpu_s: float,
         started_at: str,
         parts: Sequence[str] = (),
+        input_bytes: int = 0,
     ) -> Artifact:
         """Turn finished work into the artifact of its key, and give back its read-only view.
 
         parts: digests of the parts it was made of, which the store keeps as long as it is in use.
+        input_bytes: of what its stage read.
         """
         files = []
         for path in sorted(p for p in made.path.rglob("*") if p.is_file()):
@@ -229,6 +231,7 @@ class Store:
             "elapsed_s": round(elapsed_s, 3),
             "cpu_s": round(cpu_s, 3),
             "peak_memory_bytes": peak_memory_bytes(),
+            "input_bytes": input_bytes,
         }
         write_sealed(made.path / ARTIFACT_FILE, record)
         return self._place(node.stage, node.key, made.path)

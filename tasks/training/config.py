@@ -10,6 +10,7 @@ from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
+from llm_core.planner.hardware import HardwareConfig
 from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import check_run
 from tasks.clusters.config import ClusterConfig, check_nodes
@@ -18,8 +19,8 @@ from tasks.training.initial_model import initial_model_files
 
 @dataclass(frozen=True)
 class TrainStageConfig:
-    """Model, optimizer and length of training; the layout over processes, what saves memory and
-    the cluster change how, never what."""
+    """Model, optimizer and length of training; the layout over processes, what saves memory,
+    the cluster and the devices change how, never what."""
 
     model: ModelConfig
     optim: OptimConfig
@@ -27,6 +28,7 @@ class TrainStageConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig, metadata=NOT_IN_KEY)
     memory: MemoryConfig = field(default_factory=MemoryConfig, metadata=NOT_IN_KEY)
     cluster: ClusterConfig = field(default_factory=ClusterConfig, metadata=NOT_IN_KEY)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig, metadata=NOT_IN_KEY)
 
     def __post_init__(self) -> None:
         check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)

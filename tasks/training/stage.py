@@ -50,12 +50,14 @@ def train_model(
 ) -> Artifact:
     """Train to the last step, resuming from the last checkpoint of an earlier try.
 
-    Raises StageInterrupted when the trainer was asked to stop and saved; StageFailure with its last
-    words when it broke.
+    Raises ConfigError where it does not fit the devices it is for, StageInterrupted when the
+    trainer was asked to stop and saved, StageFailure with its last words when it broke.
     """
     from tasks.tokenizer.encoder import export_hugging_face
 
-    run = resolve(config, tokenizer, shards)
+    # By its name, as the module for jobs below: neither changes a result, so neither is in a key.
+    planned = import_module("tasks.training.planned")
+    run = planned.with_prediction(resolve(config, tokenizer, shards), config.hardware)
     # Named by what is trained, so that a scratch directory reused for something else never resumes
     # from it.
     initial = {name: digest_file(file) for name, file in config.input_files().items()}
@@ -65,7 +67,6 @@ def train_model(
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "config.json", to_plain(run))
     with closing(TrainingProgress(run.train.num_steps)) as progress:
-        # By its name, so that how jobs are submitted is in no key: it changes no result.
         jobs = import_module("tasks.training.cluster_job")
         if config.cluster.kind == "local":
             jobs.require_no_job(workdir, config.cluster)
@@ -81,7 +82,10 @@ def train_model(
     if run.train.profile_steps and (workdir / PROFILE_FOLDER).exists():
         shutil.copytree(workdir / PROFILE_FOLDER, out_dir / PROFILE_FOLDER)
     write_json(out_dir / "model_config.json", to_plain(run.model))
-    return summarize(run, workdir, out_dir)
+    made = summarize(run, workdir, out_dir)
+    held_bytes = read_status(workdir / STATUS_FILE).get("held_bytes", {})
+    plan = planned.beside_measured(run, config.hardware, made.metrics, held_bytes)
+    return replace(made, metrics={**made.metrics, "plan": plan})
 
 
 def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> RunConfig:

@@ -24,6 +24,10 @@ MISTAKES = {
         ["run", "train.seq_len=4096", "model=tiny"],
         ["train.seq_len (4096)", "model.max_seq_len"],
     ),
+    "training too large for its devices": (
+        ["run", "hardware=h100", "hardware.memory_gb=0.01"],
+        ["training needs", "H100 SXM has 0.01 GB", "memory.if_too_large=warn"],
+    ),
     "no data": (
         ["run", "source=files"],
         ["source.paths is empty", "source.paths='[my/*.jsonl]'", "run=demo"],

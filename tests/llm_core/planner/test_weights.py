@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,8 +147,7 @@ def test_gradients_of_512_processes_are_cut_as_predicted(
 ) -> None:
     """After a backward pass, whose collectives exchange nothing."""
     model, ids = Problem(vocab=700).model(), torch.zeros(1, 16, dtype=torch.int64)
-    with as_process(rank, parallel) as ranks, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(apply, "initialize", lambda *_: None)
+    with as_process(rank, parallel) as ranks:
         built = build_layout(model, parallel, ComputeConfig(), ranks)
         nats, _ = built.model(ids, targets_BT=ids)
         nats.backward()

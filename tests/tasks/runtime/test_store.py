@@ -44,6 +44,7 @@ def test_published_artifact_says_how_it_was_made(tmp_path: Path) -> None:
         "host",
         "elapsed_s",
         "peak_memory_bytes",
+        "input_bytes",
         "started_at",
         "finished_at",
     } <= artifact.record.keys()
