@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from flows import cli
+from flows.commands.planning.budget import names_source
 from flows.commands.table import COMMANDS as NAMED
 from flows.commands.table import FLOWS
-from flows.commands.training_plan import lines_of
 from flows.compose import compose
 from flows.run import decide
 from flows.sweeps.launch import split_hydra
@@ -78,8 +78,8 @@ def check_textmill(name: str, arguments: list[str]) -> None:
     overrides = [word for word in given["words"] if not word.startswith(own.get(name, ()))]
     if name in ("help", "completion"):
         return
-    if name == "plan" and any(word.startswith("hardware=") for word in overrides):
-        overrides = lines_of(overrides)
+    if name == "plan" and not names_source(overrides):
+        overrides = ["source=sample", *overrides]
     if given.get("multirun"):
         read_sweep(name, *split_hydra(overrides))
     else:

@@ -59,7 +59,7 @@ class Broken(StaticCache):
         if self.defect == "last column" and end == self.capacity:
             wrong[:, :, -1] = wrong[:, :, -2]
         if self.defect == "one layer" and layer == 2 and end > 20:
-            wrong[:, 0, 0] = 0
+            wrong[:, 0, : end // 2] = 0
         return wrong, values * float("nan") if self.defect == "nan" else values
 
     def truncate(self, lengths: Sequence[int]) -> None:

@@ -34,7 +34,7 @@ def test_a_folder_is_planned_for_answering(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["folder=a", "folder=b", "hardware=a100"], "folder is given 2 times"),
+        (["folder=a", "folder=b", "hardware=a100"], "folder is given twice"),
         (["folder=nowhere", "hardware=a100"], "has no config.json"),
         (["folder=nowhere"], "hardware is not set"),
     ],
