@@ -1,4 +1,4 @@
-"""Draws charts as inline SVG: bars, histogram, lines, forest, heat.
+"""Draws charts as inline SVG: bars, stacks, histogram, lines, forest, heat.
 
 Each is a pure function of its data and a width, so a figure can be drawn twice, once for a wide
 column and once for a phone, and the style sheet shows the one that fits. Colours are classes of the
@@ -41,6 +41,16 @@ class Mark:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """A labelled bar of parts, one after the other."""
+
+    label: str
+    parts: Sequence[tuple[str, float, str]]
+    """(tone, amount, title) of each."""
+    shown: str
+
+
+@dataclass(frozen=True)
 class Series:
     """A named line; `dots` marks each point."""
 
@@ -79,6 +89,28 @@ def bars(amounts: Sequence[Mark], width: int) -> Markup:
             drawn += whisker(axis.at(bar.low), axis.at(bar.high), middle, "whisker")
         marks.append(rows.row(i, bar.label, bar.shown, bar.title, *drawn))
     return svg(width, rows.row_height * len(amounts) + 4, marks)
+
+
+def stacks(rows: Sequence[Stack], width: int, limit: Reference | None = None) -> Markup:
+    """Bars of parts from zero on one scale; each part can be pointed at. limit: a dashed line."""
+    ends = [sum(amount for _, amount, _ in row.parts) for row in rows]
+    largest = max([*ends, limit.value if limit else 0.0], default=0.0) or 1
+    places = Rows.fit([row.label for row in rows], [row.shown for row in rows], width)
+    axis = Axis(0, largest, places.left, places.right - 2, ())
+    marks = []
+    for i, row in enumerate(rows):
+        drawn, begin = [], 0.0
+        for tone, amount, title in row.parts:
+            x = axis.at(begin)
+            begin += amount
+            part = rect(x, places.middle(i) - 7, axis.at(begin) - x, 14, tone)
+            drawn.append(titled(f"{row.label}, {title}", part))
+        marks.append(places.row(i, row.label, row.shown, f"{row.label}: {row.shown}", *drawn))
+    bottom = places.row_height * len(rows) + 4
+    if limit:
+        x = axis.at(limit.value)
+        marks.append(titled(limit.name, line(x, 0, x, bottom, f"reference {limit.tone}")))
+    return svg(width, bottom, marks)
 
 
 def forest(

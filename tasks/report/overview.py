@@ -28,6 +28,7 @@ from tasks.report.sections.evaluation import evaluation_section, samples_section
 from tasks.report.sections.lineage import configuration_section, lineage_section
 from tasks.report.sections.mixture import mixture_section
 from tasks.report.sections.model_card import model_card_section
+from tasks.report.sections.planning import planning_section
 from tasks.report.sections.quality import quality_section
 from tasks.report.sections.scores import scores_section
 from tasks.report.sections.speed import headline_cell, speed_section
@@ -51,6 +52,7 @@ def render(run: Run, title: str, compared: Sequence[Section] = ()) -> str:
         mixture_section(run),
         tokenizer_section(run),
         training_section(run),
+        planning_section(run),
         evaluation_section(run),
         speed_section(run),
         samples_section(run),

@@ -1,13 +1,13 @@
 """Writes one page about a run.
 
 `report.html` is a single file that opens from disk: headline numbers, where documents went and why,
-duplicates, personal data, tokenizer, training, evaluation with intervals, decode speed, samples, a
-model card, and the lineage of every artifact. It draws what the stages measured and computes
-nothing from texts; a value that is missing reads `not measured`. Charts are inline SVG with values
-to point at; there is no script and no request, and every text from the data is escaped. Reads
-counters, metrics and records of all stages. Costs less than a second, and the comparison with a run
-before (`ComparedReportConfig`) as much as `tasks.analysis.changes` does. Equal artifacts give equal
-bytes. Leaves out comparing other runs, which is the tracker's job.
+duplicates, personal data, tokenizer, training and its plan, evaluation with intervals, decode
+speed, samples, a model card, and the lineage of every artifact. It draws what the stages measured
+and computes nothing from texts; a value that is missing reads `not measured`. Charts are inline SVG
+with values to point at; there is no script and no request, and every text from the data is escaped.
+Reads counters, metrics and records of all stages. Costs less than a second, and the comparison with
+a run before (`ComparedReportConfig`) as much as `tasks.analysis.changes` does. Equal artifacts give
+equal bytes. Leaves out comparing other runs, which is the tracker's job.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from flows.compose import compose
+from llm_core.config import ConfigError
 from tasks.runtime.graph import STAGES
 from tests.flows.conftest import RunCli
 
@@ -48,3 +50,11 @@ def test_a_training_that_is_in_the_store_is_not_refused(
     assert run_cli("run", "memory.if_too_large=warn", *SMALL_DEVICE)["code"] == 0
     assert run_cli("run", *SMALL_DEVICE)["code"] == 0
     assert run_cli("refresh", "source.name=other", *SMALL_DEVICE)["code"] == 0
+
+
+def test_where_no_layout_fits_the_one_that_lacks_least_is_taken_if_that_is_asked_for() -> None:
+    words = ["source=sample", "parallel=auto", "parallel.num_processes=2", *SMALL_DEVICE]
+    with pytest.raises(ConfigError, match="no layout fits: the smallest"):
+        compose(words)
+    config = compose([*words, "memory.if_too_large=warn"])
+    assert config.parallel.num_processes == 2 and config.parallel.kind != "auto"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tests.support.data.planned_training import plan_of_training
 from tests.support.data.report_corpus import LANGUAGES, SOURCES
 from tests.support.data.report_loads import load
 
@@ -63,6 +64,7 @@ def model_metrics() -> dict[str, Any]:
             "packing": {"padding_frac": 0.125, "cropped_frac": 0.0, "cut_documents_frac": 0.0},
             "layout": {"kind": "single", "num_processes": 1, "num_threads": 2},
             "training_flops_per_token": 4.1e7,
+            "plan": plan_of_training(),
         },
         "evaluate": {
             "val_bpb": {
