@@ -75,7 +75,8 @@ def check_textmill(name: str, arguments: list[str]) -> None:
     if name in ("help", "completion"):
         return
     if name == "plan" and any(word.startswith("hardware=") for word in overrides):
-        overrides = lines_of(overrides)
+        # A record of this machine is on no other.
+        overrides = lines_of([word for word in overrides if word != "hardware=this"])
     if given.get("multirun"):
         read_sweep(name, *split_hydra(overrides))
     else:
