@@ -32,6 +32,7 @@ from llm_core.device import device_name, set_threads
 from llm_core.durable import write_durably
 from llm_core.fingerprint import device_fingerprint
 from llm_core.json_files import dump_json
+from llm_core.memory_limit import memory_limit_bytes
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.config import Kind, ParallelConfig
 from llm_core.parallel.ranks import Ranks, open_ranks
@@ -168,10 +169,7 @@ def memory_bytes(ranks: Ranks) -> float:
     if ranks.device.type == "cuda":
         return float(torch.cuda.get_device_properties(ranks.device).total_memory)
     total = psutil.virtual_memory().total
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.exists() and (text := limit.read_text("ascii").strip()).isdecimal():
-        total = min(total, int(text))
-    return total / ranks.world
+    return min(total, memory_limit_bytes() or total) / ranks.world
 
 
 def overlapped(
