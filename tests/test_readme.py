@@ -78,8 +78,10 @@ def check_textmill(name: str, arguments: list[str]) -> None:
     overrides = [word for word in given["words"] if not word.startswith(own.get(name, ()))]
     if name in ("help", "completion"):
         return
-    if name == "plan" and not names_source(overrides):
-        overrides = ["source=sample", *overrides]
+    if name == "plan":
+        # A record of this machine is on no other.
+        overrides = [word for word in overrides if word != "hardware=this"]
+        overrides = overrides if names_source(overrides) else ["source=sample", *overrides]
     if given.get("multirun"):
         read_sweep(name, *split_hydra(overrides))
     else:

@@ -56,6 +56,8 @@ def command_of(flow: str) -> str:
 
 COMMANDS = {
     "plan": Entry("runs", "what a flow would run, and why; fetches nothing"),
+    "doctor": Entry("machine.doctor", "check this machine, and say what to fix"),
+    "calibrate": Entry("machine.calibrate", "measure this machine, for plan hardware=this"),
     "explain": Entry("questions", "what happened to a document"),
     "hits": Entry("questions", "evaluation items in documents, with the text of both"),
     "replay": Entry("questions", "what other quality rules would keep"),

@@ -1,0 +1,1 @@
+"""Commands about this machine: `doctor` checks it, `calibrate` measures it for the planner."""

@@ -1,0 +1,120 @@
+"""Times whole training steps of small models, and takes from them what no operation shows alone:
+how often blocks move what they keep, what a block takes to be launched, and what a step takes
+whatever its size.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from llm_core.calibration.operations import Stopwatch
+from llm_core.data.batch import Batch
+from llm_core.device import synchronize
+from llm_core.model.config import ModelConfig
+from llm_core.optim.build import build_optimizer
+from llm_core.parallel.apply import build_layout
+from llm_core.parallel.config import ParallelConfig
+from llm_core.parallel.ranks import Ranks
+from llm_core.planner.hardware import HardwareConfig
+from llm_core.planner.step import Work, plan_time
+from llm_core.training.config import TrainConfig
+from llm_core.training.run_config import RunConfig
+from llm_core.training.step import train_step
+
+NUM_LAYERS = 2
+"""Of the steps that are timed: enough to tell blocks from the rest."""
+NARROW = ModelConfig(64, 16, 1, 2, 2, 32, 16)
+"""A model of which a step is launches alone."""
+BUDGET_S = 4.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """A setting and the least time of its step."""
+
+    work: Work
+    measured_s: float
+
+
+def run_config(work: Work) -> RunConfig:
+    """What the trainer gets; the files of data are not read."""
+    return RunConfig(
+        work.model, work.optim, work.train, work.parallel, Path("none"), Path("none"), work.memory
+    )
+
+
+def time_step(work: Work, ranks: Ranks, budget_s: float = BUDGET_S) -> Step:
+    """Of random tokens; at least five steps after three. Every rank of the layout calls it, and
+    gets the time of its own."""
+    config = run_config(work)
+    layout = build_layout(work.model, work.parallel, work.train, ranks, work.memory)
+    optimizer = build_optimizer(layout, work.optim, work.train.dtype)
+    rows = work.train.global_batch_sequences // work.parallel.dp
+    tokens = torch.randint(work.model.vocab_size, (rows, work.train.seq_len + 1))
+    batch = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+
+    def run() -> None:
+        train_step(layout, optimizer, batch, work.optim.lr, config, ranks)
+
+    if ranks.world == 1:
+        return Step(work, Stopwatch(ranks.device, budget_s).least_s(run, 5, 3))
+    found: list[float] = []
+    enough = False
+    # All stop after the same step.
+    while not ranks.any(enough):
+        synchronize(ranks.device)
+        began = time.perf_counter()
+        run()
+        synchronize(ranks.device)
+        found.append(time.perf_counter() - began)
+        enough = len(found) >= 8 and sum(found) >= budget_s
+    return Step(work, min(found[3:]))
+
+
+def launch_ms(work: Work, ranks: Ranks, budget_s: float = 1.0) -> tuple[float, float]:
+    """(of a block and micro batch, of a step), from narrow models of one and of five blocks."""
+    train = replace(
+        work.train, seq_len=8, global_batch_sequences=1, micro_batch_sequences=1, init_from=None
+    )
+    narrow = Work(NARROW, work.optim, train, ParallelConfig(device=work.parallel.device))
+    one, five = (
+        time_step(replace(narrow, model=replace(NARROW, num_layers=n)), ranks, budget_s).measured_s
+        for n in (1, 5)
+    )
+    block_s = max(0.0, five - one) / 4
+    return block_s * 1e3, max(0.0, one - block_s) * 1e3
+
+
+def own_steps(work: Work, max_tokens: int) -> list[Work]:
+    """Settings of the model in few layers and one process: rows as they are, and half as long."""
+    train = work.train
+    found = []
+    for seq_len in (train.seq_len, max(1, train.seq_len // 2)):
+        rows = max(1, min(train.micro_batch_sequences, max_tokens // seq_len))
+        settings: TrainConfig = replace(
+            train,
+            seq_len=seq_len,
+            global_batch_sequences=rows,
+            micro_batch_sequences=rows,
+            init_from=None,
+        )
+        model = replace(work.model, num_layers=min(work.model.num_layers, NUM_LAYERS))
+        one = ParallelConfig(device=work.parallel.device)
+        found.append(Work(model, work.optim, settings, one, work.memory))
+    return found
+
+
+def fit_passes(steps: list[Step], hardware: HardwareConfig) -> float:
+    """How often blocks move what they keep, that the steps take as long as they do: the mean of
+    each. Predictions are linear in it."""
+    found = []
+    for step in steps:
+        at_1, at_2 = (
+            plan_time(step.work, replace(hardware, passes=passes)).step_s for passes in (1.0, 2.0)
+        )
+        found.append(1 + (step.measured_s - at_1) / (at_2 - at_1))
+    return max(0.1, sum(found) / len(found))
