@@ -58,9 +58,8 @@ def check_textmill(name: str, arguments: list[str]) -> None:
     arguments = arguments[
         {"explain": 1, "export-shards": 2, "exchange-signatures": 2}.get(name, 0) :
     ]
-    if name in ("compare", "fit-scaling") or arguments[:1] == [
-        "compare"
-    ]:  # runs and sweeps have no sign
+    if name in ("compare", "fit-scaling") or arguments[:1] == ["compare"]:
+        # Runs and sweeps have no sign.
         arguments = [argument for argument in arguments if "=" in argument]
     command = cli.textmill.get_command(click.Context(cli.textmill), name)
     assert command is not None

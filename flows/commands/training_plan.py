@@ -79,15 +79,12 @@ def planned(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
             if name in own:
                 raise ConfigError(f"{name} is given twice; name one")
             own[name] = value
-    rest = [word for word in words if word.partition("=")[0] not in OWN_WORDS]
-    has_source = names_source(rest)
-    # A plan alone needs no text.
-    config = compose(rest if has_source else ["source=sample", *rest], lays_out=False)
+    config = compose(lines_of(words), lays_out=False)
     if not config.hardware.name:
         raise ConfigError("hardware is not set; choose one, such as hardware=h100")
     if FOLDER in own:
         return folder_plan(own[FOLDER], config)
-    return training_plan(config, has_source, _tokens(own.get(INFERENCE_TOKENS, "0")))
+    return training_plan(config, names_source(words), _tokens(own.get(INFERENCE_TOKENS, "0")))
 
 
 def _tokens(text: str) -> float:
@@ -284,3 +281,9 @@ def _plain(chosen: Candidate, choice: Choice | None, hardware: HardwareConfig) -
         found["others"] = [values(each) for each in choice.fitting[1:NUM_SHOWN]]
         found["reasons"] = reasons(choice, hardware)
     return found
+
+
+def lines_of(words: Sequence[str]) -> list[str]:
+    """Overrides for a plan alone: it needs no text."""
+    rest = [word for word in words if word.partition("=")[0] not in OWN_WORDS]
+    return rest if names_source(rest) else ["source=sample", *rest]

@@ -20,6 +20,8 @@ NUM_BUDGETS = 4
 """Curves of equal work, from the least to the most that a run took."""
 MARGIN = 2.0
 """Times beyond the smallest and the largest model that curves go on."""
+HIGHEST = 1.3
+"""Times the least loss of a curve of equal work up to which it is drawn."""
 
 
 def write_scaling(
@@ -83,8 +85,9 @@ def _by_work(fit: ScalingFit) -> Drawn:
     for step, tone in zip(range(NUM_BUDGETS), cycle(TONES), strict=False):
         flops = least * (most / least) ** (step / (NUM_BUDGETS - 1))
         name = f"{flops:.1e} FLOP"
-        curve = [(n, fit.law.loss(n, flops / 6 / n)) for n in _sizes(fit)]
         best = fit.optimum(flops)
+        whole = [(n, fit.law.loss(n, flops / 6 / n)) for n in _sizes(fit)]
+        curve = [(n, loss) for n, loss in whole if loss < HIGHEST * best.loss.value]
         series += [
             Series(name, curve, tone),
             Series(f"best, {name}", [(best.num_weights.value, best.loss.value)], tone),

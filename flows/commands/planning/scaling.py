@@ -11,6 +11,7 @@ import click
 
 from flows.commands.command import command
 from flows.commands.compare import chosen_records
+from flows.commands.planning.budget import amount
 from flows.compose import compose
 from flows.console import say, table
 from flows.records import RunRecord
@@ -19,7 +20,7 @@ from llm_core.printing import show
 from tasks.runtime.store import Store
 
 if TYPE_CHECKING:
-    from llm_core.planner.scaling_fit import Interval, Optimum, Point, ScalingFit
+    from llm_core.planner.scaling_fit import Optimum, Point, ScalingFit
 
 FLOPS = "flops="
 FURTHER = (1, 10, 100)
@@ -124,14 +125,10 @@ def _optimum_row(best: Optimum) -> tuple[str, ...]:
     weights, tokens = best.num_weights, best.num_tokens
     return (
         f"{best.flops:.2e}",
-        f"{weights.value:.3g}",
-        _bounds(weights, ".2g"),
-        f"{tokens.value:.3g}",
+        amount(weights.value),
+        f"{amount(weights.low)}…{amount(weights.high)}",
+        amount(tokens.value),
         f"{tokens.value / weights.value:,.1f}",
         f"{best.loss.value:.3f}",
-        _bounds(best.loss, ".3f"),
+        f"{best.loss.low:.3f}…{best.loss.high:.3f}",
     )
-
-
-def _bounds(interval: Interval, form: str) -> str:
-    return f"{interval.low:{form}}…{interval.high:{form}}"

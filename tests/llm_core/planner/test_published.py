@@ -116,6 +116,19 @@ def test_work_with_everything_recomputed(
 
 
 @pytest.mark.parametrize(
+    ("devices", "elapsed_s", "tflops", "of_the_model"),
+    [(2240, 60.1, 126, 94), (2800, 50.2, 121, 90), (3360, 44.4, 113, 85)],
+)
+def test_work_of_mt_nlg(devices: int, elapsed_s: float, tflops: float, of_the_model: float) -> None:
+    """Smith et al. (2022), section 2.3: hardware operations, 1,920 sequences a step; those of the
+    model are a quarter less."""
+    found = flops_per_token(gpt(20480, 105, 128), MemoryConfig(recompute="full"), 2048)
+    per_s = 1920 * 2048 / elapsed_s / devices / 1e12
+    assert per_s * found.hardware_full == pytest.approx(tflops, rel=0.01)
+    assert per_s * found.model_full == pytest.approx(of_the_model, rel=0.01)
+
+
+@pytest.mark.parametrize(
     ("shape", "seq", "devices_tok_s", "tflops", "mfu"),
     [
         ((8192, 80, 64), 2048, 1007, 408, 0.4125),
@@ -227,3 +240,19 @@ def test_decoding_of_gpt_fast(
     assert read * tokens_per_s / 1e9 == pytest.approx(gb_per_s, rel=0.05)
     hardware = HardwareConfig("A100", 80, 2039, 312, 19.5)
     assert tokens_per_s < Served(model, hardware, devices, weights).decode(1, 100)[0]
+
+
+def test_utilisation_of_palm() -> None:
+    """Chowdhery et al. (2022), table 3 and appendix B: 540 B weights, 238.3 thousand tokens per
+    second on 6,144 TPU v4 of 275 TFLOP/s, MFU 46.2 % with attention counted whole."""
+    palm = ModelConfig(256000, 18432, 118, 48, 1, 73728, 2048, own_head_dim=256)
+    assert palm.num_parameters() == pytest.approx(540.35e9, rel=1e-3)
+    flops = flops_per_token(palm, MemoryConfig(), 2048).model_full
+    assert 238.3e3 * flops / (6144 * 275e12) == pytest.approx(0.462, abs=5e-4)
+
+
+def test_work_of_llama_3_405b() -> None:
+    """Grattafiori et al. (2024), section 3.2.1: 3.8e25 operations for 15.6 T tokens."""
+    model = ModelConfig(128256, 16384, 126, 128, 8, 53248, 8192, tied_embeddings=False)
+    found = flops_per_token(model, MemoryConfig(), 8192)
+    assert found.six_n * 15.6e12 == pytest.approx(3.8e25, rel=0.01)
