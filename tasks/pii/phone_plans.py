@@ -25,6 +25,7 @@ KINDS = (
 """The kinds of numbers that make a number valid, as attributes of `PhoneMetadata`."""
 MIN_DIGITS, MAX_DIGITS = 2, 17
 """Of a number without its country code; others are none."""
+_POWERS = 10 ** np.arange(19, dtype=np.int64)
 Column = Any
 """A `pa.StringArray` of digits."""
 
@@ -34,21 +35,37 @@ def are_international(numbers: np.ndarray) -> np.ndarray:
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
     verdicts = np.zeros(len(numbers), np.bool_)
-    written = pa.array(numbers).cast(pa.string())
-    sizes = pc.binary_length(written).to_numpy(zero_copy_only=False)
-    leading = numbers // 10 ** np.maximum(sizes.astype(np.int64) - 3, 0)
-    codes = np.zeros(1_000, np.int64)
+    sizes = np.searchsorted(_POWERS, numbers, "right")
+    leading = numbers // _POWERS[np.maximum(sizes - 3, 0)]
+    codes = np.zeros(1_000, np.int16)
     for code in COUNTRY_CODE_TO_REGION_CODE:
         width = 10 ** (3 - len(str(code)))
         codes[code * width : (code + 1) * width] = code
     # No number has fewer than two digits behind its code.
-    found = np.where(sizes > 3, codes[leading], 0)
-    for code in np.unique(found[found > 0]).tolist():
-        mine = np.flatnonzero(found == code)
-        plan = _plan(code)
-        rest = pc.utf8_slice_codeunits(written.take(pa.array(mine)), len(str(code)))
+    found = np.where(sizes > 3, codes[leading], 0).astype(np.int16)
+    order = np.argsort(found, kind="stable")
+    first = np.flatnonzero(np.diff(found[order], prepend=-1))
+    for mine in np.split(order, first[1:]):
+        code = int(found[mine[0]]) if len(mine) else 0
+        if code == 0:
+            continue
+        plan, code_digits = _plan(code), len(str(code))
+        mine = mine[sizes[mine] >= code_digits + plan.min_digits]
+        written = pa.array(numbers[mine]).cast(pa.string())
+        rest = pc.utf8_slice_codeunits(written, code_digits)
         verdicts[mine] = plan.are_valid(plan.stripped(rest))
     return verdicts
+
+
+def may_be_national(numbers: np.ndarray, shape: tuple[int, ...], region: str) -> np.ndarray:
+    """Which numbers (int64) begin as a region may write those in groups of these sizes, as
+    booleans. Quick, and rather yes than no."""
+    from phonenumbers import country_code_for_region
+
+    may = np.zeros(len(numbers), np.bool_)
+    for prefix in _plan(country_code_for_region(region)).beginnings(shape):
+        may |= numbers // _POWERS[sum(shape) - len(prefix)] == int(prefix or 0)
+    return may
 
 
 def are_national(digits: Column, shape: tuple[int, ...], region: str) -> np.ndarray:
@@ -60,19 +77,18 @@ def are_national(digits: Column, shape: tuple[int, ...], region: str) -> np.ndar
     main, home = _plan(code), _plan(code, region)
     # A prefix for calls abroad, then the code; or the code alone, where that makes a valid number.
     abroad = _matches(digits, f"^(?:{home.abroad})[1-9]")
-    inland = _pick(digits, ~abroad)
-    coded = _matches(inland, f"^{code}")
-    behind = home.stripped(pc.utf8_slice_codeunits(_pick(inland, coded), len(str(code))))
-    whole = _pick(inland, coded)
+    coded = ~abroad & _matches(digits, f"^{code}")
+    whole = _pick(digits, coded)
+    behind = home.stripped(pc.utf8_slice_codeunits(whole, len(str(code))))
     better = ~home.are_viable(whole) & home.are_viable(behind) | home.are_too_long(whole)
     coded[coded] = better
     verdicts = np.zeros(len(digits), np.bool_)
-    inland_places = np.flatnonzero(~abroad)
-    for places, rest, plan in (
-        (np.flatnonzero(abroad), _behind_code(_pick(digits, abroad), home, code), main),
-        (inland_places[coded], _pick(behind, better), main),
-        (inland_places[~coded], _pick(inland, ~coded), home),
+    for chosen, rest, plan in (
+        (abroad, _behind_code(_pick(digits, abroad), home, code), main),
+        (coded, _pick(behind, better), main),
+        (~abroad & ~coded, _pick(digits, ~abroad & ~coded), home),
     ):
+        places = np.flatnonzero(chosen)
         own = plan.stripped(rest)
         valid = main.are_valid(own)
         places = places[valid]
@@ -103,6 +119,10 @@ class Plan:
             plan.national_prefix_transform_rule,
         )
         self._general = f"^(?:{plan.general_desc.national_number_pattern})$"
+        # Stripping a prefix makes a number shorter, but for rules that write something instead.
+        sizes = [each.general_desc.possible_length[0] for each in of_regions.values()]
+        self.min_digits = 0 if self._rule else min(sizes)
+        """Digits of the shortest number that may be valid."""
         self._max_digits = plan.general_desc.possible_length[-1]
         self._regions = [
             (
@@ -156,13 +176,19 @@ class Plan:
         left, verdicts[:] = _pick(numbers, places), False
         # The first region that claims a number by its leading digits decides.
         for leading, kinds, general in self._regions:
-            is_valid = _matches(left, general)
+            begins = _matches(left, f"^(?:{leading})") if leading else np.ones(len(left), np.bool_)
+            is_valid = _matches(_pick(left, begins), general)
             if len(self._regions) > 1:
-                is_valid &= _matches(left, f"^(?:{kinds})$")
-            claimed = _matches(left, f"^(?:{leading})") if leading else is_valid
-            verdicts[places[claimed & is_valid]] = True
-            left, places = _pick(left, ~claimed), places[~claimed]
+                is_valid &= _matches(_pick(left, begins), f"^(?:{kinds})$")
+            verdicts[places[begins][is_valid]] = True
+            begins[begins] = is_valid | bool(leading)
+            left, places = _pick(left, ~begins), places[~begins]
         return verdicts
+
+    def beginnings(self, shape: tuple[int, ...]) -> set[str]:
+        """The digits that a format puts before numbers that it writes in groups of these sizes."""
+        formats = (form for style in self._styles for form in style)
+        return {form.parts()[0] for form in formats if shape in form.shapes.values()}
 
     def are_written(self, numbers: Column, digits: Column, shape: tuple[int, ...]) -> np.ndarray:
         """Which valid numbers are written as these digits in groups of these sizes, nationally or
@@ -198,9 +224,14 @@ class _Format:
     shapes: dict[int, tuple[int, ...]]
     """Sizes of the groups that are written, by the size of the number."""
 
+    def parts(self) -> tuple[str, str]:
+        """The digits before the first group of the rule, and the rest of it."""
+        groups = self.rule.lstrip("0123456789")
+        return self.rule.removesuffix(groups), groups
+
     def written(self, numbers: Column) -> Column:
         """Numbers as they are written, without what stands between the groups."""
-        prefix, groups = re.fullmatch(r"(\d*)(.*)", self.rule).groups()  # type: ignore[union-attr]
+        prefix, groups = self.parts()
         in_order = "".join(f"\\{n + 1}" for n in range(re.compile(self.pattern).groups))
         if groups == in_order:
             return _replaced(numbers, "^", prefix) if prefix else numbers
@@ -268,5 +299,7 @@ def _sizes(numbers: Column) -> np.ndarray:
 
 def _pick(numbers: Column, places: np.ndarray) -> Column:
     """Numbers at places, or where booleans are true."""
+    if places.dtype == np.bool_ and places.all():
+        return numbers
     chosen = pa.array(places)
     return numbers.filter(chosen) if places.dtype == np.bool_ else numbers.take(chosen)

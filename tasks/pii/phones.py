@@ -43,16 +43,15 @@ Shape = tuple[int, ...]
 
 
 def are_international(numbers: np.ndarray) -> np.ndarray:
-    """`is_international` of numbers (int64) that differ, as booleans."""
+    """`is_international` of numbers (int64), as booleans."""
     if len(numbers) < MANY:
         return np.array([is_international(number) for number in numbers.tolist()], np.bool_)
     return phone_plans.are_international(numbers)
 
 
 def are_national(numbers: np.ndarray, shape: Shape, regions: Sequence[str]) -> np.ndarray:
-    """`is_national` in one of the regions, of numbers (int64) that differ, as booleans."""
+    """`is_national` in one of the regions, of numbers (int64), as booleans."""
     verdicts = np.zeros(len(numbers), np.bool_)
-    digits = pc.utf8_lpad(pa.array(numbers).cast(pa.string()), sum(shape), "0")
     for region in regions:
         if shape not in _shapes_of(region):
             continue
@@ -60,8 +59,9 @@ def are_national(numbers: np.ndarray, shape: Shape, regions: Sequence[str]) -> n
         if len(left) < MANY:
             verdicts[left] = [is_national(n, shape, region) for n in numbers[left].tolist()]
         else:
-            some = digits.take(pa.array(left))
-            verdicts[left] = phone_plans.are_national(some, shape, region)
+            left = left[phone_plans.may_be_national(numbers[left], shape, region)]
+            digits = pc.utf8_lpad(pa.array(numbers[left]).cast(pa.string()), sum(shape), "0")
+            verdicts[left] = phone_plans.are_national(digits, shape, region)
     return verdicts
 
 

@@ -64,7 +64,7 @@ def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) ->
     windows = np.arange(len(begins) - 1), begins[:-1], begins[1:]
     masked = values
     found = [np.zeros((0, ROW), np.int64)]
-    blocks = private_keys(values.tobytes(), begins) if "PRIVATE_KEY" in config.types else ()
+    blocks = private_keys(values.data, begins) if "PRIVATE_KEY" in config.types else ()
     keys = np.array(list(blocks), np.int64).reshape(-1, ROW)
     while len(windows[0]):
         candidates = _candidates(masked, begins, windows, config, table)

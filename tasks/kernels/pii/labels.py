@@ -12,6 +12,7 @@ import numpy as np
 from tasks.definitions import number_words
 from tasks.kernels import inner
 from tasks.kernels.pii.bytes import ALNUM, ALPHA, UPPER, is_any
+from tasks.kernels.pii.hash_tables import hash_table, looked_up
 from tasks.kernels.text.addresses import pointers
 
 NONE, NAME, CALL, OTHER, CARD, ADDRESS, NUMBER = range(7)
@@ -22,6 +23,7 @@ MAX_WORD_BYTES, MAX_AFTER_BYTES = 24, 60
 """Of a word in parentheses behind a number, and of what is read there of scripts whose verbs come
 last."""
 
+_STEP_BITS = 14
 _CLASS, _AT_START, _AT_END = 7, 8, 16
 _FIRST_WITHIN_WORDS = "\u0590"
 """From Hebrew and Arabic on, scripts are searched without borders of words."""
@@ -35,9 +37,11 @@ def _spellings(entry: str) -> set[str]:
     return spellings
 
 
-def _trie() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Byte, first child, next sibling and meaning of each node; node 0 is the root."""
-    byte, child, sibling, meaning = [0], [0], [0], [0]
+def _trie() -> tuple[np.ndarray, np.ndarray]:
+    """What follows a node on a byte, as an open hash table; the meaning of each node. Node 0 is the
+    root."""
+    following: dict[int, int] = {}
+    meaning = [0]
     classes = {
         NAME: number_words.NAMES,
         CALL: number_words.CALLS,
@@ -55,33 +59,16 @@ def _trie() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
             for spelling in _spellings(entry):
                 node = 0
                 for value in reversed(spelling.encode()):
-                    after = child[node]
-                    while after and byte[after] != value:
-                        after = sibling[after]
-                    if not after:
-                        after = len(byte)
-                        byte.append(value)
-                        child.append(0)
-                        sibling.append(child[node])
+                    step = node << 8 | value
+                    if step not in following:
+                        following[step] = len(meaning)
                         meaning.append(0)
-                        child[node] = after
-                    node = after
+                    node = following[step]
                 meaning[node] = meaning[node] or code
-    return (
-        np.array(byte, np.uint8),
-        np.array(child, np.int16),
-        np.array(sibling, np.int16),
-        np.array(meaning, np.uint8),
-    )
+    return hash_table(following, _STEP_BITS), np.array(meaning, np.uint8)
 
 
-_BYTE, _CHILD, _SIBLING, _MEANING = _trie()
-_LAST_BYTES = np.zeros(256, np.uint8)
-_node = int(_CHILD[0])
-while _node:
-    _LAST_BYTES[_BYTE[_node]] = 1
-    _LAST_BYTES[ord(chr(_BYTE[_node]).upper()) if _BYTE[_node] < 128 else _BYTE[_node]] = 1
-    _node = int(_SIBLING[_node])
+_STEPS, _MEANING = _trie()
 
 
 @inner
@@ -90,18 +77,16 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
 
     At most one line ends between. unheard: bits of what does not count.
     """
-    last_bytes = pointers(_LAST_BYTES)
     p, chars, lines, crossed, numbered = i, 0, 0, False, False
     while p > lo and chars < MAX_LABEL_CHARS:
         c = v[p - 1]
         if c == 60 or c == 62 or c == 42:
             break
-        if last_bytes[c]:
-            found = _word_that_ends(v, lo, p) & _CLASS
-            if found == NUMBER:
-                numbered = True
-            elif found > 0 and not unheard >> found & 1:
-                return found, chars, crossed
+        found = _word_that_ends(v, lo, p) & _CLASS
+        if found == NUMBER:
+            numbered = True
+        elif found > 0 and not unheard >> found & 1:
+            return found, chars, crossed
         if c == 10:
             lines += 1
             if lines == 2:
@@ -130,30 +115,26 @@ def label_after(v: np.ndarray, lo: int, hi: int, end: int) -> int:
         while p < limit and is_any(v[p], ALPHA):
             p += 1
         return _word_that_ends(v, lo, p) & _CLASS
-    last_bytes = pointers(_LAST_BYTES)
     limit = min(hi - 1, p + MAX_AFTER_BYTES)
     while p < limit and (v[p] >= 0x80 or v[p] == 32):
         if _is_full_stop(v, lo, p):
             break
         p += 1
-        if last_bytes[v[p - 1]]:
-            found = _word_that_ends(v, end, p) & _CLASS
-            if found > 0:
-                return found
+        found = _word_that_ends(v, end, p) & _CLASS
+        if found > 0:
+            return found
     return NONE
 
 
 @inner
 def _word_that_ends(v: np.ndarray, lo: int, end: int) -> int:
     """The meaning of the longest word that ends here, or 0."""
-    byte, child, sibling, meaning = pointers((_BYTE, _CHILD, _SIBLING, _MEANING))
+    steps, meaning = pointers((_STEPS, _MEANING))
     found, node, p = 0, np.int64(0), end
     while p > lo:
         c = v[p - 1] | 32 if is_any(v[p - 1], UPPER) else v[p - 1]
-        node = np.int64(child[node])
-        while node > 0 and byte[node] != c:
-            node = np.int64(sibling[node])
-        if node == 0:
+        node = looked_up(steps, node << 8 | np.int64(c), _STEP_BITS)
+        if node < 0:
             break
         p -= 1
         code = meaning[node] + 0

@@ -29,6 +29,8 @@ from tasks.kernels.pii.labels import (
 from tasks.kernels.pii.shapes import SIZE_BITS, shape_of
 
 MAX_PHONE_DIGITS, MAX_NATIONAL_DIGITS, MAX_LABELLED_DIGITS = 15, 12, 14
+MIN_TOLD_DIGITS = 9
+"""Of a number that a word alone makes a telephone number."""
 NOT_OF_PHONES = 1 << CARD | 1 << ADDRESS
 NEAR_CHARS, NEXT_CHARS = 24, 5
 """How far a word decides alone, and how far it decides against a number in groups."""
@@ -95,10 +97,10 @@ def _goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
 
 
 @inner
-def told_phone(v: np.ndarray, lo: int, start: int, digits: int) -> bool:
+def is_told(v: np.ndarray, lo: int, start: int) -> bool:
     """Whether a word before an international number says what it is, whatever its plan says."""
     label, chars, crossed = label_before(v, lo, start, NOT_OF_PHONES)
-    return digits > 8 and label in (NAME, CALL) and chars <= NEAR_CHARS and not crossed
+    return label in (NAME, CALL) and chars <= NEAR_CHARS and not crossed
 
 
 @inner
@@ -131,7 +133,7 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         local = False
         for n in range(len(_LOCAL_SHAPES)):
             local = local or shape == _LOCAL_SHAPES[n]
-        if digits > 8 or (local and chars <= NEAR_CHARS // 2):
+        if digits >= MIN_TOLD_DIGITS or (local and chars <= NEAR_CHARS // 2):
             return kinds.TOLD_PHONE
     far = label != OTHER or chars > NEAR_CHARS
     if (

@@ -28,13 +28,14 @@ from tasks.kernels.pii.phones import (
     MAX_LABELLED_DIGITS,
     MAX_NATIONAL_DIGITS,
     MAX_PHONE_DIGITS,
+    MIN_TOLD_DIGITS,
     NOT_OF_PHONES,
     ends_a_phone,
     follows_abbreviation,
+    is_told,
     local_phone_start,
     national_phone,
     phone_start,
-    told_phone,
 )
 from tasks.kernels.pii.rows import ROW
 from tasks.kernels.pii.secrets import assigned_secret, url_password
@@ -203,12 +204,12 @@ def _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, shapes
             nth += 1
     if i > low and v[i - 1] == 43:
         start = phone_start(v, low, i)
+        # Without regions only what is valid in its plan is wanted.
+        told = start >= 0 and wanted & _TOLD_PHONE != 0 and is_told(v, low, start)
         for k in range(num_groups - 1 if start >= 0 else -1, -1, -1):
-            end = groups[END + k]
-            if 7 <= groups[DIGITS + k] <= MAX_PHONE_DIGITS and ends_a_phone(v, high, end):
-                # Without regions only what is valid in its plan is wanted.
-                told = wanted & _TOLD_PHONE != 0 and told_phone(v, low, start, groups[DIGITS + k])
-                kind = kinds.TOLD_PHONE if told else kinds.PHONE
+            end, digits = groups[END + k], groups[DIGITS + k]
+            if 7 <= digits <= MAX_PHONE_DIGITS and ends_a_phone(v, high, end):
+                kind = kinds.TOLD_PHONE if told and digits >= MIN_TOLD_DIGITS else kinds.PHONE
                 count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end))
         return count
     start = local_phone_start(v, low, high, i, groups[END])

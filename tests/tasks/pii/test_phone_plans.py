@@ -40,6 +40,8 @@ def _wrong_national(rng: random.Random, regions: list[str], count: int) -> tuple
             digits = pa.array(["".join(groups) for groups in rows])
             verdicts = phone_plans.are_national(digits, shape, region)
             wanted = [pii_oracles.is_national(groups, region) for groups in rows]
+            may = phone_plans.may_be_national(digits.cast(pa.int64()).to_numpy(), shape, region)
+            assert may[np.array(wanted)].all()
             wrong += [
                 (region, rows[n]) for n in np.flatnonzero(verdicts != np.array(wanted)).tolist()
             ]

@@ -291,3 +291,10 @@ def test_applied_spans_replace_bytes_exactly() -> None:
         apply_spans(b"abc", [(1, 3, "IP"), (2, 3, "IP")])
     assert scrub("lone \ud800 surrogate bob@x.org") == "lone \ud800 surrogate <EMAIL>"
     assert np.array_equal(find_spans(b"", DEFAULT), [])
+
+
+def test_span_is_found_wherever_it_stands_among_blocks_of_64_bytes() -> None:
+    for before in range(70):
+        for behind in (0, 1, 70):
+            text = b" " * before + b"a@b.de" + b" " * behind
+            assert find_spans(text, DEFAULT) == [(before, before + 6, "EMAIL")]
