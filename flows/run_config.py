@@ -42,7 +42,7 @@ from tasks.ingest.sources import SourceConfig
 from tasks.language.config import LanguageConfig
 from tasks.pii.config import PiiConfig
 from tasks.quality.config import QualityConfig
-from tasks.quality.score_limits import check_scores
+from tasks.quality.score_limits import check_scores, check_windows
 from tasks.report.config import ReportConfig
 from tasks.runtime.graph import STAGES
 from tasks.runtime.plan import Plan
@@ -156,6 +156,7 @@ class RunConfig:
             _check_outside(self.source, place, getattr(self, place))
         _ = self.train_stage  # its rules hold between groups
         check_scores(self.quality, self.scores.names)
+        check_windows(self.quality, self.language.windows)
         check_labels(self, self.language.labels, self.source.names)
         column = self.dedup.quality_column
         columns = [*FEATURES, "num_bytes", *self.scores.names, *self.quality.list_features()]

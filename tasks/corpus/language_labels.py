@@ -17,6 +17,9 @@ from collections.abc import Collection
 from llm_core.config import ConfigError
 
 UNDETERMINED = "und"
+OTHER_LANGUAGE = "other_language_frac"
+"""Feature that the language stage measures where `language.windows` asks for it; null where a
+document has no label, or fewer than two windows that are sure of theirs."""
 
 _LID176 = """
 af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb co cs cv cy da de diq

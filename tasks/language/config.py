@@ -7,7 +7,7 @@ import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from tasks.corpus.language_labels import LID176_LABELS
 from tasks.fasttext.files import read_labels
 from tasks.runtime.inputs import load_once
@@ -29,9 +29,15 @@ class LanguageConfig:
     """Least probability of a named language. Below it, where labels are wrong more often than
     right, the label is `und`."""
 
+    windows: int = field(default=1, metadata=IN_KEY_IF_SET)
+    """Places of each document that are labelled. With several, `other_language_frac` is measured:
+    the share of them in another language than the document's. 8 cost about eight times as much."""
+
     def __post_init__(self) -> None:
         if self.prefix_chars < 1:
             raise ConfigError(f"prefix_chars ({self.prefix_chars}) must be at least 1; try 1000")
+        if not 1 <= self.windows <= 64:
+            raise ConfigError(f"windows ({self.windows}) must be from 1 to 64; try 8")
         if not 0 <= self.min_score <= 1:
             raise ConfigError(f"min_score ({self.min_score}) must be from 0 to 1; try 0.2")
 

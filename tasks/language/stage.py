@@ -17,8 +17,9 @@ share of letters in its script where the script alone decides). Nothing is dropp
 rules and mixtures use the label. `und`: a score under `min_score`, or a prefix without a single
 letter. Cost: the model, a constant per document by the prefix bound: some 50 microseconds for 1000
 characters. Models like lid.176, with a softmax tree, are read and applied by `tasks.fasttext.tree`;
-others by fastText itself, four times as slow and holding the GIL. Leaves out: several languages in
-one document, and what follows the prefix.
+others by fastText itself, four times as slow and holding the GIL. With `windows`, places all over a
+document are labelled too, and the share of other languages is a column `other_language_frac`, on
+which quality may set a limit; the label stays that of the prefix.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tasks.corpus.documentset import (
     text_buffers,
     write_table,
 )
-from tasks.corpus.language_labels import UNDETERMINED
+from tasks.corpus.language_labels import OTHER_LANGUAGE, UNDETERMINED
 from tasks.corpus.tally import tally_columns
 from tasks.definitions.scripts import SCRIPTS, only_language_of, scripts_of
 from tasks.fasttext.files import load_fasttext
@@ -67,6 +68,10 @@ _LETTERS_OF_A_SIGN = np.array(
 MOST_SYLLABLES = 0.02
 """Share of Kana and Hangul among Han letters up to which a text is Chinese: the model takes
 classical poems for Japanese."""
+MIN_WINDOW_CHARS = 200
+SURE_SCORE = 0.5
+"""Probability from which the label of a window counts: of short pieces, names and quotations are
+often labelled wrongly below it."""
 _ARABIC_MARKS = dict.fromkeys([*range(0x64B, 0x660), 0x670, 0x640])
 """Vowel marks and the stroke that stretches words."""
 LANGUAGE_SCHEMA = pa.schema([("id", ID), ("language", pa.string()), ("score", pa.float32())])
@@ -95,6 +100,7 @@ def identify_languages(
     check_accounting("language", counters)
     corrected = totals.get("corrected_by_script", 0)
     metrics = {"languages": totals.get("languages", {}), "corrected_by_script": corrected}
+    metrics |= {"windows": config.windows} if config.windows > 1 else {}
     return Artifact(out_dir, "language", counters, metrics)
 
 
@@ -103,6 +109,10 @@ def _identify_part(part: Part, directory: Path, config: LanguageConfig) -> Mappi
     model = Path(part.payload["lid_model"])
     labels, scores, corrected = label_texts(documents["text"], model, config)
     table = pa.table([documents["id"], labels, scores], schema=LANGUAGE_SCHEMA)
+    if config.windows > 1:
+        others = _other_languages(documents["text"], labels, model, config)
+        column = pa.array(others, pa.float32(), from_pandas=True)
+        table = table.append_column(OTHER_LANGUAGE, column)
     write_table(table, directory / SIDECAR_FILE)
     languages = tally_columns(table["language"], pc.binary_length(documents["text"]))
     return {"read": len(labels), "languages": languages, "corrected_by_script": corrected}
@@ -162,6 +172,37 @@ def label_texts(
     scores[wordless] = 0
     labels[wordless | (scores < least)] = UNDETERMINED
     return labels.tolist(), scores, int(corrected.sum())
+
+
+def _other_languages(
+    texts: pa.ChunkedArray, labels: Sequence[str], model: Path, config: LanguageConfig
+) -> np.ndarray:
+    """Of the windows of each text that are sure of their label, the share with another one than the
+    text; NaN where there are fewer than two, and without a label."""
+    rows, windows = [], []
+    for row, (text, label) in enumerate(zip(texts.to_pylist(), labels, strict=True)):
+        if label != UNDETERMINED:
+            found = window_spans(len(text), config.windows, config.prefix_chars)
+            windows += [text[begin:end] for begin, end in found]
+            rows += [row] * len(found)
+    told, scores, _ = label_texts(pa.array(windows, pa.large_string()), model, config)
+    sure = np.array([label != UNDETERMINED for label in told], bool) & (scores >= SURE_SCORE)
+    owners = np.array(rows, np.int64)
+    is_other = np.array([label != labels[row] for label, row in zip(told, rows, strict=True)], bool)
+    counted = np.bincount(owners[sure], minlength=len(labels))
+    others = np.bincount(owners[sure & is_other], minlength=len(labels))
+    return np.where(counted > 1, others / np.maximum(counted, 1), np.nan)
+
+
+def window_spans(num_chars: int, most: int, max_chars: int) -> list[tuple[int, int]]:
+    """Up to `most` places of a text, evenly spread from its beginning to its end and apart; at
+    least MIN_WINDOW_CHARS each, so none of a text that has no room for two."""
+    size = min(max_chars, max(MIN_WINDOW_CHARS, num_chars // most))
+    number = min(most, num_chars // size)
+    if number < 2:
+        return []
+    begins = [i * (num_chars - size) // (number - 1) for i in range(number)]
+    return [(begin, begin + size) for begin in begins]
 
 
 def _label_lines(

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from llm_core.config import ConfigError, nearest
 from tasks.corpus.documentset import read_table
+from tasks.corpus.language_labels import OTHER_LANGUAGE
 from tasks.corpus.score_cuts import WHOLE, Best, cuts_keeping
 from tasks.definitions.features import FEATURES
 from tasks.quality.config import QualityConfig
@@ -32,7 +33,7 @@ from tasks.runtime.parts import Part
 def check_scores(config: QualityConfig, known: Sequence[str]) -> None:
     """Raise ConfigError for a limit on what is neither a feature nor one of the scores, and for
     shares of a part of the run."""
-    measured = (*FEATURES, *config.list_features())
+    measured = (*FEATURES, OTHER_LANGUAGE, *config.list_features())
     for name in known:
         if name in config.list_features():
             raise ConfigError(
@@ -62,7 +63,16 @@ def check_scores(config: QualityConfig, known: Sequence[str]) -> None:
 def limited_scores(config: QualityConfig) -> list[str]:
     """Scores that some limit stands on, in a fixed order."""
     limited = {name for _, limits in config.all_limits() for name in limits}
-    return sorted(limited.difference(FEATURES, config.list_features()))
+    return sorted(limited.difference(FEATURES, {OTHER_LANGUAGE}, config.list_features()))
+
+
+def check_windows(config: QualityConfig, num_windows: int) -> None:
+    """Raise ConfigError for a limit on the share of other languages where it is not measured."""
+    if num_windows < 2 and any(OTHER_LANGUAGE in limits for _, limits in config.all_limits()):
+        raise ConfigError(
+            f"quality.limits.{OTHER_LANGUAGE} needs labels of several places of a document; set"
+            " language.windows=8"
+        )
 
 
 def resolve_limits(config: QualityConfig, scores: Artifact, parts: Sequence[Part]) -> QualityConfig:

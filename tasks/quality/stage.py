@@ -37,6 +37,7 @@ from tasks.corpus.documentset import (
     sum_counters,
     write_table,
 )
+from tasks.corpus.language_labels import OTHER_LANGUAGE
 from tasks.corpus.score_labels import LABELS_FOLDER, NONE
 from tasks.quality.buckets import bucket_of, count_buckets, resolve_buckets
 from tasks.quality.c4_lines import count_line_cuts, cut_lines
@@ -45,7 +46,13 @@ from tasks.quality.counting import count_by_label, count_part, summarize
 from tasks.quality.keywords import count_keywords, find_keywords
 from tasks.quality.measures import measure_features
 from tasks.quality.rules import UNSEGMENTED_FROM, document_kind, judge
-from tasks.quality.score_limits import check_scores, judged_scores, limited_scores, resolve_limits
+from tasks.quality.score_limits import (
+    check_scores,
+    check_windows,
+    judged_scores,
+    limited_scores,
+    resolve_limits,
+)
 from tasks.quality.url_rules import find_urls, odd_entries
 from tasks.runtime.artifact import Artifact, check_accounting, digest_file
 from tasks.runtime.keys import digest
@@ -68,6 +75,7 @@ def filter_quality(
     Raises StageFailure where none is left, ConfigError for a limit on no feature and no score.
     """
     check_scores(config, list(scores.metrics["scores"]))
+    check_windows(config, language.metrics.get("windows", 1))
     parts = document_parts(ingest, language=language, scores=scores)
     config = resolve_limits(config, scores, parts)
     # What is cut at depends on all parts: a part judged by other bounds is another one.
@@ -121,7 +129,7 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
         part.payload["documents"],
         ["id", "text", "source", "url", *(["metadata"] if config.by_kind else [])],
     )
-    labels = read_table(part.payload["language"], ["id", "language"])
+    labels = read_table(part.payload["language"])
     scores = read_table(part.payload["scores"])
     check_aligned(documents, labels, "the language sidecar")
     check_aligned(documents, scores, "the scores sidecar")
@@ -130,6 +138,9 @@ def _judge_part(part: Part, directory: Path, config: QualityConfig) -> Mapping[s
     hits, masks = find_keywords(config.keywords, lists, documents["text"], languages)
     url_hits = find_urls(config.urls, lists, documents["url"])
     features = measure_features(documents["text"], languages) | url_hits | hits
+    if OTHER_LANGUAGE in labels.column_names:
+        others = labels[OTHER_LANGUAGE].to_numpy(zero_copy_only=False)
+        features[OTHER_LANGUAGE] = others.astype(np.float64)
     sources = np.asarray(documents["source"].to_pylist(), dtype=object)
     book = config.rule_book()
     score_columns, judged = judged_scores(documents["id"].to_pylist(), scores, config)
