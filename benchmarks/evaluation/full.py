@@ -2,13 +2,15 @@
 
 `python -m benchmarks.evaluation.full FOLDER` or `make eval-full MODEL=DIR`; the records are those
 of `make eval-data`. FOLDER is a Hugging Face folder with its tokenizer. `--items N` scores the
-first N items of each suite. Rows and figures are kept in `--out DIR`.
+first N items of each suite. Rows and figures are kept in `--out DIR`. Numbers are float64 without
+a GPU, unless `--dtype` says otherwise.
 
 Where lm-eval is installed (`textmill[lm-eval]`), choices go through it too, our model behind it
 (`evaluate.backend=lm_eval`). `worst_difference` is the largest difference of a log-likelihood, in
-nats; `agrees_with_lm_eval` is false where an item has other credit without a reason that is known,
-and both are null where nothing was compared. A suite with an answer that no window holds is named
-and left out. Time is that of scoring, without lm-eval. The last line is one JSON object.
+nats; `agrees_with_lm_eval` is false where it is more than rounding, or where the credit of an item
+differs without a known reason. Both are null where nothing was compared. A suite with an answer
+that no window holds is named and left out. Time is that of scoring, without lm-eval. The last line
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 
 from benchmarks.evaluation.published_sets import SUITES
 from llm_core.config import ConfigError
+from llm_core.device import choose_device
 from llm_core.printing import note, show
 from tasks.evaluation.beside import beside_folder
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, SuitesConfig
@@ -42,10 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--suites", type=Path, action="append", help="folders of suites")
     parser.add_argument("--items", type=int, help="of each suite; all by default")
-    parser.add_argument("--batch-tokens", type=int, default=32_768)
+    parser.add_argument("--batch-tokens", type=int, default=8192)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float64"])
     parser.add_argument("--out", type=Path, help="where rows are kept")
     given = parser.parse_args(arguments)
-    scoring = EvaluateConfig(batch_tokens=given.batch_tokens)
+    dtype: Any = given.dtype or ("float64" if choose_device("auto").type == "cpu" else "auto")
+    scoring = EvaluateConfig(batch_tokens=given.batch_tokens, dtype=dtype)
     judged = replace(beside_folder(given.folder, scoring), name=OWN)
     with tempfile.TemporaryDirectory() as folder:
         out = given.out or Path(folder)

@@ -2,11 +2,13 @@
 documents, Wilson for shares, DeLong for areas under ROC curves, McNemar for paired answers.
 
 bits per byte is Σ bits / Σ bytes over documents, and tokens of one document are not independent
-witnesses, so whole documents are drawn with replacement (Efron, 1979; ratio estimator, percentile
-interval). The standard error is the standard deviation of the replicates, not that divided by the
-root of their number. Cost: samples × documents numbers.
+witnesses, so whole documents are drawn with replacement (Efron 1979; ratio estimator). The standard
+error is the standard deviation of the replicates, not that divided by the root of their number.
+Cost: samples × documents numbers.
 
-The percentile interval is too narrow for a handful of documents; callers say how many there are.
+Intervals lie between percentiles of the replicates that are expanded for few observations
+(Hesterberg 2015, section 4.4): plain ones cover the truth in 91 of 100 cases with 20 documents,
+these in 94. Callers say how many documents there are.
 """
 
 from __future__ import annotations
@@ -56,8 +58,18 @@ def ratio_bootstrap(
         drawn = rng.integers(0, num, size=(min(chunk, num_samples - begin), num))
         ratios = numerators[drawn].sum(1) / denominators[drawn].sum(1)
         replicates[begin : begin + len(drawn)] = ratios
-    low, high = np.quantile(replicates, [0.025, 0.975])
-    return Interval(value, float(low), float(high), float(replicates.std(ddof=1)), num)
+    low, high = bootstrap_ends(replicates, num)
+    return Interval(value, low, high, float(replicates.std(ddof=1)), num)
+
+
+def bootstrap_ends(replicates: np.ndarray, num_observations: int) -> tuple[float, float]:
+    """The ends of the 95 % interval; replicates that are not a number count for nothing."""
+    from scipy.special import ndtr, stdtrit
+
+    widened = math.sqrt(num_observations / (num_observations - 1))
+    share = float(ndtr(-widened * stdtrit(num_observations - 1, 0.975)))
+    low, high = np.nanquantile(replicates, [share, 1 - share]).tolist()
+    return low, high
 
 
 def roc_auc(positives: np.ndarray, negatives: np.ndarray) -> Interval:
@@ -112,20 +124,31 @@ def mean_interval(
 
     clusters: a name for each value; values of one cluster, such as questions about one passage,
     depend on each other, so whole clusters are drawn. Values that are all 0 or 1, each its own
-    cluster, have Wilson's interval, which has a width also where all are alike; others that of the
-    bootstrap. One cluster has no interval. Raises ValueError without values.
+    cluster, have Wilson's interval, which has a width also where all are alike; so have clusters
+    whose values are all alike. Others have that of the bootstrap. One cluster has no interval.
+    Raises ValueError without values.
     """
     values = np.asarray(values, np.float64)
-    names, owners = np.unique(
-        np.arange(len(values)) if clusters is None else np.asarray(clusters), return_inverse=True
-    )
-    sums, sizes = np.bincount(owners, values), np.bincount(owners)
+    sums, sizes = cluster_sums(values, clusters)
     found = ratio_bootstrap(sums, sizes, num_samples, seed)
-    is_share = len(names) == len(values) and bool(np.isin(values, (0.0, 1.0)).all())
-    if len(names) > 1 and is_share:
-        low, high = wilson_interval(int(values.sum()), len(values)) or (None, None)
-        return Interval(found.value, low, high, found.standard_error, len(names))
+    # Where all are alike, a cluster tells no more than one value.
+    is_alike = bool((values == values[0]).all())
+    is_share = bool(np.isin(values, (0.0, 1.0)).all()) and (is_alike or len(sums) == len(values))
+    if len(sums) > 1 and is_share:
+        right = round(found.value * len(sums))
+        low, high = wilson_interval(right, len(sums)) or (None, None)
+        return Interval(found.value, low, high, found.standard_error, len(sums))
     return found
+
+
+def cluster_sums(
+    values: np.ndarray, clusters: Sequence[str] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(sum, number of values) of each cluster; without clusters each value is one."""
+    if clusters is None:
+        return np.asarray(values, np.float64), np.ones(len(values), np.int64)
+    _, owners = np.unique(np.asarray(clusters), return_inverse=True)
+    return np.bincount(owners, values), np.bincount(owners)
 
 
 def subset_gain(
@@ -159,9 +182,8 @@ def subset_gain(
         drawn = np.bincount(rng.integers(0, len(names), len(names)), minlength=len(names))
         total, count, inside, count_inside = columns @ drawn
         replicates[n] = inside / count_inside - total / count if count_inside else np.nan
-    low, high = np.nanquantile(replicates, [0.025, 0.975])
     error = float(np.nanstd(replicates, ddof=1))
-    return Interval(value, float(low), float(high), error, len(names))
+    return Interval(value, *bootstrap_ends(replicates, len(names)), error, len(names))
 
 
 def mcnemar(first: np.ndarray, other: np.ndarray) -> float:
@@ -186,12 +208,18 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def detectable_difference(values: np.ndarray) -> float | None:
+def detectable_difference(
+    values: np.ndarray, clusters: Sequence[str] | None = None
+) -> float | None:
     """The least difference between two models that as many items show in four of five trials.
 
     For means of two independent sets of items with this spread, at the 5 % level: (z₀.₉₇₅ + z₀.₈) ·
-    √(2 · variance / n). Pairing on the same items shows less. None where nothing varies.
+    √2 · the standard error over clusters. Pairing on the same items shows less. None where nothing
+    varies.
     """
-    if len(values) < 2 or not (variance := float(np.var(values, ddof=1))):
+    sums, sizes = cluster_sums(values, clusters)
+    residuals = sums - np.mean(values) * sizes
+    if len(sums) < 2 or not residuals.any():
         return None
-    return (1.959964 + 0.841621) * math.sqrt(2 * variance / len(values))
+    variance = float((residuals**2).sum()) * len(sums) / (len(sums) - 1)
+    return (1.959964 + 0.841621) * math.sqrt(2 * variance) / len(values)

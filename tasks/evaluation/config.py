@@ -40,9 +40,9 @@ class EvaluateConfig:
     half a window."""
     batch_tokens: int = 8192
     """Tokens in one forward pass, padding included."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of weights and activations. auto: bfloat16 on a GPU, float32 elsewhere; the difference
-    is part of the result."""
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    """Type of weights and activations. auto: bfloat16 on a GPU, float32 elsewhere; what bfloat16
+    changes is part of the result. float64: scores do not depend on batches in any digit shown."""
     backend: Literal["own", "lm_eval"] = "own"
     """lm_eval: also run the evaluation harness on the same items, and list where it differs. Needs
     textmill[lm-eval]."""
@@ -186,7 +186,7 @@ class EvaluateStageConfig:
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     suites: SuitesConfig = field(default_factory=SuitesConfig)
     contamination: ContaminationConfig = field(default_factory=ContaminationConfig)
-    """What counts as an item that training has seen; of `suites` those above are looked for."""
+    """What counts as an item that training has seen. The items are those of the suites above."""
 
     def key_of_device(self, device: str) -> dict[str, str]:
         """What a machine with this fingerprint (`llm_core.fingerprint`) changes of the figures: the

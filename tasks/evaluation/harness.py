@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llm_core.infer.cache.rows import place_of
 from llm_core.infer.choice.sampling import GREEDY
 from llm_core.infer.score_plan import Continuation
 from llm_core.infer.scoring import score_continuations
@@ -47,6 +48,8 @@ MAX_NEW_TOKENS = 256
 """Of an answer, where a task says nothing."""
 TIE_NATS = 1e-4
 """Choices that float32 passes cannot tell apart."""
+MOST_NATS = {"float64": 1e-6, "float32": 1e-3, "bfloat16": 1.0}
+"""What other batches may change a log-probability by."""
 
 
 def harness_model(
@@ -144,10 +147,18 @@ def run_harness(
 
 
 def compare_suite(
-    lm: TemplateLM, suite: Suite, rows: Sequence[Mapping[str, Any]], shots: int, seed: int
+    lm: TemplateLM,
+    suite: Suite,
+    rows: Sequence[Mapping[str, Any]],
+    shots: int,
+    seed: int,
+    most_nats: float = MOST_NATS["float64"],
 ) -> dict[str, Any]:
     """Metrics of the harness beside ours, of the items that `rows` are of: `metrics`, the items
-    that differ with the reason, and whether no other differs."""
+    that differ with the reason, and whether no other differs.
+
+    most_nats: what a log-probability may differ by.
+    """
     known = {item.id: item for item in suite.items}
     records = [
         {
@@ -173,7 +184,7 @@ def compare_suite(
         metrics[metric] = {"value": value, "lm_eval": theirs, "difference": value - theirs}
     differing = [
         {"item": row["item"], "metric": metric, "own": own, "lm_eval": sample[name],
-         "why": _why(row, metric)}
+         "why": _why(row, metric, sample)}
         for metric, name in NAMES.items()
         for row, sample, own in zip(rows, samples, ours[metric].tolist(), strict=True)
         if own != sample[name]
@@ -184,11 +195,12 @@ def compare_suite(
         for choice, response in zip(row["choices"], sample["resps"], strict=True)
         if not row["is_truncated"] and not choice["is_merged"]
     ]
+    worst = max(off, default=0.0)
     return {
         "metrics": metrics,
         "disagreements": differing,
-        "worst_nats": max(off, default=0.0),
-        "agrees": all(each["why"] for each in differing),
+        "worst_nats": worst,
+        "agrees": all(each["why"] for each in differing) and worst <= most_nats,
     }
 
 
@@ -203,6 +215,7 @@ def add_harness(
     are those in `folder`."""
     scoring = config.evaluate
     model, tokenizer = load(judged.model, judged.tokenizer)
+    most_nats = MOST_NATS[str(place_of(model)[0]).removeprefix("torch.")]
     lm = harness_model(
         model, tokenizer, judged.window_tokens, own_score(model, scoring.batch_tokens)
     )
@@ -212,7 +225,8 @@ def add_harness(
         if suite.file.kind == "choices" and not suite.file.columns.stems:
             mine = [r for r in rows if (r["model"], r["suite"]) == (judged.name, suite.name)]
             shots = found[suite.name]["shots"]
-            found[suite.name]["lm_eval"] = compare_suite(lm, suite, mine, shots, scoring.seed)
+            about = shots, scoring.seed, most_nats
+            found[suite.name]["lm_eval"] = compare_suite(lm, suite, mine, *about)
 
 
 def compare_documents(
@@ -244,11 +258,16 @@ def bits_per_byte(lm: TemplateLM, texts: Iterable[str]) -> float:
     return float(results["bits_per_byte,none"])
 
 
-def _why(row: Mapping[str, Any], metric: str) -> str | None:
+def _why(row: Mapping[str, Any], metric: str, sample: Mapping[str, Any]) -> str | None:
     """Why an item may have another credit there; None: there is no reason."""
     scores = sorted(map(CHOICE_SCORES[metric], row["choices"]))
     if scores[-1] - scores[-2] <= TIE_NATS:
         return "tie"
     if any(choice["is_merged"] for choice in row["choices"]):
         return "merged border"
-    return "truncated" if row["is_truncated"] else None
+    if row["is_truncated"]:
+        return "truncated"
+    theirs = [float(response[0][0]) for response in sample["resps"]]
+    choices = [{**c, "logprob": nats} for c, nats in zip(row["choices"], theirs, strict=True)]
+    by_theirs = item_scores([{**row, "choices": choices}], [metric])[metric][0]
+    return "rounding" if by_theirs == sample[NAMES[metric]] else None

@@ -190,8 +190,9 @@ def to_scoring_dtype(
 
     dtype, device = place_of(model)
     wanted = wanted_dtype(config, device.type)
-    if wanted == "float32" or dtype != torch.float32:
-        return {"dtype": str(dtype).removeprefix("torch.")}
+    if wanted != "bfloat16" or dtype != torch.float32:
+        model.to(torch.promote_types(dtype, getattr(torch, wanted)))
+        return {"dtype": str(place_of(model)[0]).removeprefix("torch.")}
     first = chosen[:COMPARED_DOCUMENTS]
     tokens = [np.asarray(d.tokens[: config.max_document_tokens], np.int64) for d in first]
     sizes = tokenizer.eos_id, window, context, config.batch_tokens, config.windows
@@ -313,11 +314,11 @@ def policy_of(window: int, context: int, config: EvaluateConfig) -> dict[str, An
         "windows": config.windows,
         "window_tokens": window,
         "context_tokens": context,
-        "interval": "95 % percentile bootstrap of the ratio over documents,"
-        f" {config.bootstrap_samples} samples",
+        "interval": "95 % bootstrap of the ratio over documents, percentiles expanded for few of"
+        f" them, {config.bootstrap_samples} samples",
         "token perplexity": "compares with models of the same tokenizer",
-        "word perplexity": "compares across tokenizers on the same text; of no use for scripts"
-        " without white space",
+        "word perplexity": "compares across tokenizers on the same text; means nothing for scripts"
+        " without spaces between words",
         "byte perplexity": "compares across tokenizers on the same text",
         "baselines": "add-one smoothed counts of the training shards, same tokens, same bytes",
     }

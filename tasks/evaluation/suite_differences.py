@@ -1,8 +1,9 @@
 """Compares two evaluations on the same items of the same suites.
 
 Each suite is compared by the first metric of single items that it has. The interval is that of the
-mean difference, items of a cluster drawn together; the p-value is McNemar's exact one, corrected by
-Holm over the suites. A suite whose items or prompts differ is refused, with what differs.
+mean difference, items of a cluster drawn together. The p-value is McNemar's exact one, where a
+cluster is better or worse as a whole, corrected by Holm over the suites. A suite whose items or
+prompts differ is refused, with what differs.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.corpus.statistics import holm, mcnemar, ratio_bootstrap
+from tasks.corpus.statistics import cluster_sums, holm, mcnemar, ratio_bootstrap
 from tasks.evaluation.suite_results import Row, item_scores, read_rows
 from tasks.runtime.artifact import Artifact
 
 SIGNIFICANT = 0.05
+ROUND_DIGITS = 9
+"""Of differences of a cluster."""
 MUST_AGREE = ("digest", "shots", "asked")
 
 
@@ -65,15 +68,16 @@ def _difference(
     if not scores[0]:
         return {"refused": "not compared: no metric of single items"}
     metric = first["headline"] if first["headline"] in scores[0] else next(iter(scores[0]))
-    one, two = (each[metric] for each in scores)
-    _, owners = np.unique([row["cluster"] for row in first_rows], return_inverse=True)
-    sums, sizes = np.bincount(owners, two - one), np.bincount(owners)
-    interval = ratio_bootstrap(sums, sizes, first["bootstrap_samples"], seed=0)
+    gains, sizes = cluster_sums(
+        scores[1][metric] - scores[0][metric], [row["cluster"] for row in first_rows]
+    )
+    interval = ratio_bootstrap(gains, sizes, first["bootstrap_samples"], seed=0)
     return {
         "metric": metric,
-        "items": len(one),
+        "items": len(first_rows),
         "value": interval.value,
         "low": interval.low,
         "high": interval.high,
-        "p_value": mcnemar(one, two),
+        # Shares of a credit add up to zero only up to rounding.
+        "p_value": mcnemar(np.zeros(len(gains)), gains.round(ROUND_DIGITS)),
     }

@@ -115,14 +115,15 @@ def figures(
     for name in asked:
         if name in CORPUS_METRICS:
             answers, references = ([row[key] for row in rows] for key in ("answer", "references"))
-            metrics[name] = corpus_metric(name, answers, references, language, bootstrap_samples)
+            samples = clusters, language, bootstrap_samples
+            metrics[name] = corpus_metric(name, answers, references, *samples)
     found["metrics"] = metrics
     if by_item:
         metric = headline if headline in by_item else next(iter(by_item))
         is_seen = np.array([row.get("is_in_training", False) for row in rows])
         found["clean"] = _clean(metric, by_item[metric], is_seen, clusters, bootstrap_samples)
     if headline in by_item:
-        found["detectable_difference"] = detectable_difference(by_item[headline])
+        found["detectable_difference"] = detectable_difference(by_item[headline], clusters)
     if kind == "likelihood":
         return found | {"merged_frac": _merged_frac(rows)}
     return found | (_of_choices(rows, metrics) if kind == "choices" else _of_answers(rows))
@@ -169,8 +170,8 @@ def item_scores(rows: Sequence[Row], asked: Sequence[str]) -> dict[str, np.ndarr
 
 def _credit(row: Row, score: Callable[[Row], float]) -> float:
     scores = [score(choice) for choice in row["choices"]]
-    best = [place for place, value in enumerate(scores) if value == max(scores)]
-    return 1 / len(best) if row["label"] in best else 0.0
+    best = max(scores)
+    return 1 / scores.count(best) if scores[row["label"]] == best else 0.0
 
 
 def _of_choices(rows: Sequence[Row], metrics: Mapping[str, Any]) -> dict[str, Any]:

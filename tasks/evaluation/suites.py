@@ -40,7 +40,8 @@ class SuiteColumns:
     question: str = "question"
     """What is asked, with all the context; `contamination` looks for it."""
     answer: str = "answer"
-    """The number of the right choice, from 0; else the reference, or a list of references."""
+    """Of choices: the number of the right one, from 0. Otherwise the reference, or a list of
+    references."""
     choices: str = "choices"
     """The list of choices."""
     stems: str | None = None
@@ -70,7 +71,7 @@ class SuiteFile:
     metrics: tuple[str, ...] = ("exact_match",)
     """Metrics of generated texts; the first is the headline unless one is named."""
     language: str = "en"
-    """Of the answers; it decides how BLEU cuts them."""
+    """Of the answers; it decides how BLEU splits them."""
     columns: SuiteColumns = field(default_factory=SuiteColumns)
     prompt: str = "{question}"
     """What a model is given, with columns in braces."""
@@ -80,7 +81,7 @@ class SuiteFile:
     delimiter: str = " "
     """Between a prompt and its answer."""
     unconditional: str = "Answer:"
-    """The context in which a choice is as likely as without its question."""
+    """What stands before a choice in place of the question, for its unconditional score."""
     shots: int = 0
     """Solved items before each question."""
     shots_file: str | None = None

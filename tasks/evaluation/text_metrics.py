@@ -16,6 +16,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import regex
+
+from tasks.corpus.statistics import bootstrap_ends
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 NORMALISERS: Mapping[str, Callable[[str], str]] = {
@@ -30,9 +33,15 @@ NORMALISERS: Mapping[str, Callable[[str], str]] = {
 ASCII punctuation and English articles."""
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-_LETTER = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-"""Of Chinese and Japanese, which write no spaces between words: each is a token."""
-WORDS = re.compile(rf"{_LETTER}|(?:(?!{_LETTER})[^\W_])+")
+_SPACELESS = "".join(
+    rf"\p{{{script}}}"
+    for script in ("Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar")
+)
+"""Scripts without spaces between words: each letter is a token, with the marks on it."""
+WORDS = regex.compile(
+    rf"[[{_SPACELESS}]--\p{{M}}]\p{{M}}*|[[\p{{L}}\p{{N}}\p{{M}}]--[{_SPACELESS}]]+", regex.V1
+)
+"""Marks belong to their letters: without them, Hindi का and की would be one word."""
 
 
 def tokens(text: str) -> list[str]:
@@ -68,17 +77,22 @@ def corpus_metric(
     name: str,
     answers: Sequence[str],
     references: Sequence[Sequence[str]],
+    clusters: Sequence[str],
     language: str,
     num_samples: int = 1000,
 ) -> dict[str, Any]:
-    """BLEU or chrF of all answers: value, 95 % bootstrap interval, signature of sacrebleu.
+    """BLEU or chrF of all answers: value, 95 % bootstrap interval over clusters, signature of
+    sacrebleu.
 
-    references: those of each answer. Raises ValueError where their number is another.
+    references, clusters: those of each answer. Raises ValueError where there are fewer or more.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
-    if len(answers) != len(references):
-        raise ValueError(f"{len(answers)} answers need as many references, got {len(references)}")
+    if not len(answers) == len(references) == len(clusters):
+        raise ValueError(
+            f"{len(answers)} answers need as many references and clusters, got {len(references)}"
+            f" and {len(clusters)}"
+        )
     metric = CHRF() if name == "chrf" else BLEU(tokenize=_bleu_tokenizer(language), force=True)
     # sacrebleu takes streams: the first reference of every answer, then the second.
     most = max(map(len, references))
@@ -88,13 +102,16 @@ def corpus_metric(
     ]
     score = metric.corpus_score(list(answers), streams)
     low, high = None, None
-    if len(answers) > 1:
+    names, owners = np.unique(clusters, return_inverse=True)
+    if len(names) > 1:
         # Its own bootstrap fails where some resamples score exactly 0.
-        counts = np.array(metric._extract_corpus_statistics(list(answers), streams), np.float64)
+        of_answers = np.array(metric._extract_corpus_statistics(list(answers), streams), np.float64)
+        counts = np.zeros((len(names), of_answers.shape[1]))
+        np.add.at(counts, owners, of_answers)
         drawn = np.random.default_rng(0).integers(len(counts), size=(num_samples, len(counts)))
         sums = (counts[rows].sum(0).tolist() for rows in drawn)
         scores = [float(metric._compute_score_from_stats(each).score) for each in sums]
-        low, high = np.quantile(scores, [0.025, 0.975]).tolist()
+        low, high = bootstrap_ends(np.array(scores), len(names))
     signature = str(metric.get_signature())
     return {"value": score.score, "low": low, "high": high, "signature": signature}
 
@@ -112,8 +129,10 @@ def _same(answer: str, right: str, name: str) -> bool:
 
 
 def _bleu_tokenizer(language: str) -> str:
+    """language: with or without script and country, as in zh-Hans."""
     # Its tokenizers of Japanese and Korean need dictionaries; characters need none.
-    return {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}.get(language, "13a")
+    by_letter = dict.fromkeys(("ja", "ko", "th", "lo", "km", "my"), "char")
+    return ({"zh": "zh"} | by_letter).get(re.split("[-_]", language.lower())[0], "13a")
 
 
 class _AllScripts:

@@ -106,7 +106,7 @@ def _perplexities(evaluate: Facts) -> list[tuple[str, ...]]:
     for unit in ("token", "word", "byte"):
         value, low, high = Facts(evaluate.group("perplexity", unit)).each("value", "low", "high")
         if value is not None:
-            note = evaluate.text("policy", f"{unit} perplexity") or "–"
+            note = (evaluate.text("policy", f"{unit} perplexity") or "–").removeprefix("compares ")
             ends = "–" if low is None else f"{significant(low)}–{significant(high)}"
             rows.append((unit, foreign(note), significant(value), ends))
     return rows
@@ -137,7 +137,11 @@ def _by_name(evaluate: Facts, group: str) -> dict[str, Any]:
 def _policy(evaluate: Facts) -> list[tuple[str, Any, str]]:
     """How the numbers were made, in the words of the stage."""
     policy = evaluate.group("policy").items()
-    entries = [(name.replace("_", " "), foreign(value), "") for name, value in policy]
+    entries = [
+        (name.replace("_", " "), foreign(value), "")
+        for name, value in policy
+        if not name.endswith(" perplexity")  # said beside the figure
+    ]
     mean = "mean per document; in no other figure"
     extra = (
         ("bits per token", "bits_per_token", "of the model, over the scored tokens"),

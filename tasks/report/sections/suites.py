@@ -40,9 +40,27 @@ def suites_of(evaluate: Facts) -> dict[str, Any]:
         "chart": chart,
         "legend": [("point", "headline of a suite"), ("r1", "guessing")],
         "rows": rows,
+        "limits": _limits(evaluate),
         "answers": _answers(evaluate),
         "clean": _clean(evaluate),
     }
+
+
+def _limits(evaluate: Facts) -> list[tuple[str, ...]]:
+    """Of each suite: its score above guessing, how far its probabilities are to be trusted, and
+    what it can tell apart."""
+    rows: list[tuple[str, ...]] = []
+    for name, suite in evaluate.items("suites"):
+        merged = suite.number("merged_frac")
+        centred, brier, calibration, seen = (
+            "–" if value is None else fixed(value)
+            for value in suite.each(
+                "centred", "brier", "calibration_error", "detectable_difference"
+            )
+        )
+        cut = count(suite.number("truncated")), "–" if merged is None else percent(merged)
+        rows.append((foreign(name), centred, brier, calibration, *cut, seen))
+    return rows
 
 
 def _clean(evaluate: Facts) -> list[tuple[str, ...]]:

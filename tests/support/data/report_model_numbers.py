@@ -78,6 +78,11 @@ def model_metrics() -> dict[str, Any]:
                 "cloze": _suite("acc", 0.62, 0.482, 0.741, 50)
                 | {
                     "chance": 0.25,
+                    "centred": 0.493,
+                    "brier": 0.551,
+                    "calibration_error": 0.124,
+                    "merged_frac": 0.02,
+                    "detectable_difference": 0.272,
                     "searched_in_training": 48,
                     "clean": {
                         "metric": "acc",
@@ -260,4 +265,5 @@ def _difference(value: float, low: float, high: float, p_value: float) -> dict[s
 
 def _suite(metric: str, value: float, low: float, high: float, items: int) -> dict[str, Any]:
     metrics = {metric: {"value": value, "low": low, "high": high}}
-    return {"headline": metric, "items": items, "shots": 2, "metrics": metrics}
+    counts = {"items": items, "shots": 2, "truncated": 3}
+    return {"headline": metric, "metrics": metrics, **counts}

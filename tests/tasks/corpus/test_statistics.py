@@ -40,15 +40,16 @@ def test_bootstrap_error_of_a_ratio_is_that_of_the_delta_method() -> None:
 
 
 def test_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(2)
-    covered, trials = 0, 300
-    for trial in range(trials):
-        size = rng.lognormal(6, 0.5, 80)
-        bits = size * rng.normal(1.5, 0.4, 80)
-        interval = ratio_bootstrap(bits, size, 300, seed=trial)
-        assert interval.low is not None and interval.high is not None
-        covered += interval.low <= 1.5 <= interval.high
-    assert 0.90 <= covered / trials <= 0.98
+    for num_documents in (20, 80):
+        rng = np.random.default_rng(2)
+        covered, trials = 0, 1000
+        for trial in range(trials):
+            size = rng.lognormal(6, 0.5, num_documents)
+            bits = size * rng.normal(1.5, 0.4, num_documents)
+            interval = ratio_bootstrap(bits, size, 600, seed=trial)
+            assert interval.low is not None and interval.high is not None
+            covered += interval.low <= 1.5 <= interval.high
+        assert 0.93 <= covered / trials <= 0.97
 
 
 def test_interval_depends_on_the_seed_alone() -> None:
@@ -146,6 +147,14 @@ def test_right_and_wrong_answers_to_one_passage_count_as_one_witness() -> None:
     assert passages.high - passages.low > 2 * (alone.high - alone.low)
 
 
+def test_passages_answered_all_rightly_or_wrongly_have_intervals_of_positive_width() -> None:
+    passages = [str(n // 3) for n in range(30)]
+    for share in (0.0, 1.0):
+        found = mean_interval(np.full(30, share), passages, 200, seed=0)
+        alone = mean_interval(np.full(10, share), None, 200, seed=0)
+        assert (found.value, found.low, found.high) == (share, alone.low, alone.high)
+
+
 def test_one_item_or_one_cluster_has_no_interval() -> None:
     assert mean_interval(np.ones(1), None, 100, seed=0).low is None
     assert mean_interval(np.array([1.0, 0.0]), ["p", "p"], 100, seed=0).low is None
@@ -224,3 +233,8 @@ def test_the_detectable_difference_is_found_in_four_of_five_trials() -> None:
         shown += two.mean() - one.mean() > 1.96 * error
     assert 0.75 <= shown / 600 <= 0.86
     assert detectable_difference(np.ones(5)) is None
+    # Values of a cluster that are all alike are one witness.
+    clusters = [str(n // 8) for n in range(400)]
+    witnesses = detectable_difference((np.arange(50) % 2).astype(float))
+    clustered = detectable_difference(np.repeat(np.arange(50) % 2, 8).astype(float), clusters)
+    assert clustered == pytest.approx(witnesses)

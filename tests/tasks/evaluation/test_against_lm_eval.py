@@ -143,16 +143,31 @@ def test_its_acc_norm_counts_characters_and_its_acc_bytes_bytes(
     assert found["disagreements"] == [] and found["worst_nats"] <= 1e-6
 
 
-def test_an_item_that_differs_without_a_reason_is_not_agreement(
+def test_other_numbers_and_other_definitions_are_not_agreement(
     model: Transformer, tokenizer: Tokenizer, offline: None, write_suite: Write
 ) -> None:
     suite = load_suite("x", write_suite("x", [question("a", "The", ["list", "king"], 0)]))
-    rows = score_items(model, tokenizer, suite, suite.items, WINDOW, EvaluateConfig(), [])
-    for choice in rows[0]["choices"]:
-        choice["logprob"] = -100 - choice["logprob"]  # the other one wins
-    found = compare_suite(plain(model, tokenizer), suite, rows, 0, 0)
+    (row,) = score_items(model, tokenizer, suite, suite.items, WINDOW, EvaluateConfig(), [])
+    best = max(choice["logprob"] for choice in row["choices"])
+
+    def compare(**changes: Any) -> dict[str, Any]:
+        choices = [
+            {**choice, **{name: change(choice) for name, change in changes.items()}}
+            for choice in row["choices"]
+        ]
+        lm = plain(model, tokenizer)
+        return compare_suite(lm, suite, [{**row, "choices": choices}], 0, 0)
+
+    # The other one wins: by numbers that are too far off for rounding, then by another formula.
+    found = compare(logprob=lambda choice: -100 - choice["logprob"])
     assert not found["agrees"] and found["worst_nats"] > 1
-    assert [each["why"] for each in found["disagreements"]] == [None] * len(NAMES)
+    assert [each["why"] for each in found["disagreements"]] == ["rounding"] * len(NAMES)
+    found = compare(chars=lambda choice: 1 if choice["logprob"] == best else 10_000)
+    assert not found["agrees"] and found["worst_nats"] <= 1e-6
+    assert [(each["metric"], each["why"]) for each in found["disagreements"]] == [
+        ("acc_chars", None)
+    ]
+    assert compare()["agrees"]
 
 
 def test_bits_per_byte_of_disjoint_windows_are_those_of_the_harness(

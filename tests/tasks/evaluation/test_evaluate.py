@@ -137,6 +137,14 @@ def test_batch_size_changes_no_figure_beyond_rounding(
     )
 
 
+def test_batch_size_changes_no_digit_in_float64(run: Run, tmp_path: Path) -> None:
+    exact = dataclasses.replace(CONFIG, dtype="float64")
+    made = evaluate(run, tmp_path / "a", exact)
+    other = evaluate(run, tmp_path / "b", dataclasses.replace(exact, batch_tokens=300))
+    assert made.metrics["policy"]["dtype"] == "float64"
+    assert eval_json(made) == eval_json(other)
+
+
 def test_window_is_the_length_of_training(run: Run, tmp_path: Path) -> None:
     record = {"files": {}, "config": {"train": {"seq_len": 48}}}
     trained = dataclasses.replace(run.train, record=run.train.record | record)

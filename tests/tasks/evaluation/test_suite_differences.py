@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.evaluation.suite_differences import suite_differences
+from tasks.corpus.statistics import mcnemar
+from tasks.evaluation.suite_differences import differences, suite_differences
 from tasks.evaluation.suite_results import ROWS_FILE
 from tasks.evaluation.suite_scores import write_rows
 from tasks.runtime.artifact import Artifact
@@ -71,6 +72,26 @@ def test_items_of_a_cluster_count_as_one_witness(tmp_path: Path) -> None:
         found = suite_differences(*pair)["a"]
         widths.append(found["high"] - found["low"])
     assert widths[1] > 2 * widths[0]
+
+
+def test_clusters_differ_by_chance_in_five_of_a_hundred() -> None:
+    """Questions of a passage are answered alike: items alone would differ far more often."""
+    rng, clear, of_items = np.random.default_rng(5), 0, 0
+    for _ in range(300):
+        one, two = (np.repeat(rng.random(30) < 0.5, 6) for _ in range(2))
+        rows = [
+            [
+                {"item": str(n), "prompt_digest": "p", "cluster": str(n // 6), "label": 0}
+                | {"choices": [{"logprob": -1.0}, {"logprob": -2.0 if is_right else -0.5}]}
+                for n, is_right in enumerate(rights)
+            ]
+            for rights in (one, two)
+        ]
+        about = {"a": {**ABOUT, "bootstrap_samples": 100}}
+        found = differences(about, about, {"a": rows[0]}, {"a": rows[1]})["a"]
+        clear += found["verdict"] == "differs"
+        of_items += mcnemar(one.astype(float), two.astype(float)) < 0.05
+    assert clear / 300 <= 0.06 and of_items / 300 > 0.2
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tasks.evaluation.text_metrics import (
     is_repetitive,
     rouge,
     token_f1,
+    tokens,
 )
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat.", "Dogs", "don't,", "ran\n2", "3.5"]
@@ -29,6 +30,10 @@ def test_rouge_counts_every_script() -> None:
     assert 0 < rouge("我爱 PyTorch 2.0", "他恨 PyTorch 2.0", "rouge1") < 1
     assert rouge("Привет, мир", "привет мир", "rouge2") == 1
     assert rouge("abc", "", "rouge1") == 0
+    # Vowel signs, tone marks and points are part of a word.
+    for one, other in (("का", "की"), ("ไปมา", "ไม่มา"), ("שָׁלוֹם", "שָׁלַם"), ("ど", "と")):
+        assert rouge(one, one, "rouge1") == 1 and rouge(one, other, "rouge1") < 1
+    assert len(tokens("จะไปโรงเรียน")) == 11 and len(tokens("मेरी किताब")) == 2
 
 
 ANSWERS = ["The cat sat on the mat.", "A dog ran home", "", "Birds sing in the early morning"]
@@ -37,7 +42,10 @@ RIGHT = ["The cat sat on a mat.", "A dog ran back home", "Fish swim", "Birds sin
 
 def test_bleu_and_chrf_are_those_of_sacrebleu() -> None:
     references = [[right] for right in RIGHT]
-    found = {name: corpus_metric(name, ANSWERS, references, "en") for name in ("bleu", "chrf")}
+    clusters = list("abcd")
+    found = {
+        name: corpus_metric(name, ANSWERS, references, clusters, "en") for name in ("bleu", "chrf")
+    }
     assert found["bleu"]["value"] == corpus_bleu(ANSWERS, [RIGHT]).score
     assert found["chrf"]["value"] == corpus_chrf(ANSWERS, [RIGHT]).score
     assert "tok:13a" in found["bleu"]["signature"] and "version:" in found["bleu"]["signature"]
@@ -45,35 +53,48 @@ def test_bleu_and_chrf_are_those_of_sacrebleu() -> None:
         assert each["low"] < each["value"] < each["high"]
     second = [[right, answer] for right, answer in zip(RIGHT, ANSWERS, strict=True)]
     streams = [RIGHT, ANSWERS]
-    assert corpus_metric("bleu", ANSWERS, second, "en")["value"] == pytest.approx(
+    assert corpus_metric("bleu", ANSWERS, second, clusters, "en")["value"] == pytest.approx(
         corpus_bleu(ANSWERS, streams).score
     )
 
 
 def test_answers_and_references_must_be_as_many() -> None:
-    with pytest.raises(ValueError, match="2 answers need as many references, got 1"):
-        corpus_metric("bleu", ["a", "b"], [["a"]], "en")
+    with pytest.raises(ValueError, match="2 answers need as many references .* got 1 and 2"):
+        corpus_metric("bleu", ["a", "b"], [["a"]], ["x", "y"], "en")
 
 
-def test_chinese_is_cut_into_characters_for_bleu() -> None:
+def test_answers_of_a_cluster_are_drawn_together_for_bleu_and_chrf() -> None:
+    answers, references = ANSWERS * 6, [[right] for right in RIGHT] * 6
+    alone, together = (
+        corpus_metric("chrf", answers, references, clusters, "en", 400)
+        for clusters in ([str(n) for n in range(24)], [str(n % 4) for n in range(24)])
+    )
+    assert alone["value"] == together["value"]
+    assert together["high"] - together["low"] > 1.5 * (alone["high"] - alone["low"])
+    assert corpus_metric("chrf", answers, references, ["x"] * 24, "en")["low"] is None
+
+
+def test_chinese_is_split_into_characters_for_bleu() -> None:
     text = "我们今天喝茶。"
-    assert corpus_metric("bleu", [text], [[text]], "zh")["value"] == pytest.approx(100)
-    assert corpus_metric("bleu", [text], [[text]], "en")["value"] == 0
-    assert corpus_metric("bleu", [text], [[text]], "ja")["value"] == pytest.approx(100)
+    assert corpus_metric("bleu", [text], [[text]], ["x"], "zh")["value"] == pytest.approx(100)
+    assert corpus_metric("bleu", [text], [[text]], ["x"], "en")["value"] == 0
+    for language in ("ja", "zh-Hans", "ZH_tw"):
+        found = corpus_metric("bleu", [text], [[text]], ["x"], language)
+        assert found["value"] == pytest.approx(100)
 
 
 def test_a_text_too_short_for_bleu_has_chrf_beside_it() -> None:
     """你好 has no 4-gram: BLEU is 0 although the answer is right."""
-    assert corpus_metric("bleu", ["你好"], [["你好"]], "zh")["value"] == 0
-    assert corpus_metric("chrf", ["你好"], [["你好"]], "zh")["value"] == 100
+    assert corpus_metric("bleu", ["你好"], [["你好"]], ["x"], "zh")["value"] == 0
+    assert corpus_metric("chrf", ["你好"], [["你好"]], ["x"], "zh")["value"] == 100
 
 
 def test_published_chrf_of_a_chinese_pair_is_found() -> None:
     """sacrebleu#240: 28.1 by default, 71.7 with n-grams of two characters."""
     pair = ["请关闭灯光。"], [["请关掉灯光。"]]
-    assert corpus_metric("chrf", *pair, "zh")["value"] == pytest.approx(28.1, abs=0.05)
+    assert corpus_metric("chrf", *pair, ["x"], "zh")["value"] == pytest.approx(28.1, abs=0.05)
     assert CHRF(char_order=2).corpus_score(*pair).score == pytest.approx(71.7, abs=0.1)
-    assert corpus_metric("bleu", *pair, "zh")["value"] == pytest.approx(38.0, abs=0.1)
+    assert corpus_metric("bleu", *pair, ["x"], "zh")["value"] == pytest.approx(38.0, abs=0.1)
 
 
 @pytest.mark.parametrize(

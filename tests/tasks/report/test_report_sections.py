@@ -45,6 +45,8 @@ def test_suites_show_intervals_chance_and_how_answers_ended(tmp_path: Path) -> N
     assert "chance 0.25" in text and "chance 0.50" in text
     assert "to_chinese chrf 1.500 0.250" in text
     assert "to_chinese 5.0 % 80.0 % 0 %" in text
+    assert "cloze 0.493 0.551 0.124 3 2.0 % 0.272" in text
+    assert "to_chinese – – – 3 – –" in text
     assert "cloze acc 48 5 0.620 0.578 −0.042 −0.081 to −0.004" in text
     without = Page(render(changed(artifacts, "evaluate", suites={}), tmp_path)).text
     assert "Metrics of suites" in text and "Metrics of suites" not in without
@@ -52,7 +54,7 @@ def test_suites_show_intervals_chance_and_how_answers_ended(tmp_path: Path) -> N
 
 def test_perplexities_say_what_they_compare_with(tmp_path: Path) -> None:
     text = Page(render(report_artifacts.realistic(tmp_path), tmp_path)).text
-    assert "token compares with models of the same tokenizer 79.3 61.2–104" in text
+    assert "token with models of the same tokenizer 79.3 61.2–104" in text
     assert "byte – 3.22 3.03–3.43" in text
 
 
