@@ -47,6 +47,16 @@ class Piece:
         tokens = [token for part in parts for token in part.tokens]
         return Piece(parts[0].index, text, tokens, parts[-1].finish)
 
+    @staticmethod
+    def of_each(pieces: Sequence[Piece]) -> list[Piece]:
+        """One piece of each answer, of what waited together."""
+        if len(pieces) == 1:
+            return list(pieces)
+        apart: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            apart.setdefault(piece.index, []).append(piece)
+        return list(map(Piece.joined, apart.values()))
+
 
 @dataclass
 class Answer:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import orjson
@@ -86,10 +87,15 @@ class Replies:
         return b"data: " + orjson.dumps(body) + b"\n\n"
 
     def _event(self, choices: Sequence[Mapping[str, Any]], usage: Any = None) -> bytes:
-        chunk = self._frame(is_chunk=True) | {"choices": choices}
+        rest: dict[str, Any] = {"choices": choices}
         if self.with_usage:
-            chunk["usage"] = usage
-        return b"data: " + orjson.dumps(chunk) + b"\n\n"
+            rest["usage"] = usage
+        # The frame is the same in all events of a stream: it is written once.
+        return b"".join((self._beginning, orjson.dumps(rest)[1:], b"\n\n"))
+
+    @cached_property
+    def _beginning(self) -> bytes:
+        return b"data: " + orjson.dumps(self._frame(is_chunk=True))[:-1] + b","
 
     def _frame(self, is_chunk: bool) -> dict[str, Any]:
         if self.kind == "completion":

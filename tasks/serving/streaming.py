@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from starlette.responses import JSONResponse
+import orjson
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from tasks.serving.answers import Piece, scored_prompt
@@ -46,7 +47,8 @@ class JobReply:
                     await self._send_events(pieces, send)
                 else:
                     answers = await self._joined(pieces)
-                    reply = JSONResponse(self.replies.whole(answers, self._usage()))
+                    whole = orjson.dumps(self.replies.whole(answers, self._usage()))
+                    reply = Response(whole, media_type="application/json")
                     await reply(scope, receive, send)
         except ApiError as error:  # before anything was sent
             await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)

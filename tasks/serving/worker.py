@@ -92,7 +92,8 @@ class Worker:
         await asyncio.to_thread(self._thread.join)
 
     async def run(self, job: Job) -> AsyncGenerator[list[Piece], None]:
-        """Pieces of the job's answers as they come; whoever stops early cancels the job.
+        """Pieces of the job's answers as they come, one of each answer at a time; whoever stops
+        early cancels the job.
 
         Raises ApiError where the queue is full (429) or the engine has failed (503).
         """
@@ -107,7 +108,7 @@ class Worker:
                 if job.error is not None:
                     raise job.error
                 if pieces := [job.pieces.popleft() for _ in range(len(job.pieces))]:
-                    yield pieces
+                    yield Piece.of_each(pieces)
                 if is_done:
                     return
         finally:

@@ -26,7 +26,7 @@ class TextStream:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, before: Iterable[int] = (), stops: Sequence[str] = ()
+        self, tokenizer: Tokenizer, before: Sequence[int] = (), stops: Sequence[str] = ()
     ) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -34,7 +34,7 @@ class TextStream:
         self._held = ""
         self.stop: str | None = None
         self.num_chars = 0
-        self._decode(before)
+        self._decode(self._end_of(before))
         self.num_chars = 0
         self._finder = StopFinder(stops) if any(stops) else None
 
@@ -70,6 +70,16 @@ class TextStream:
         text."""
         held, self._held = self._held, ""
         return held
+
+    def _end_of(self, before: Sequence[int]) -> Sequence[int]:
+        """As much as may hold the beginning of a character, which has four bytes at most."""
+        num_bytes, size_of = 0, self._tokenizer.bytes_per_token
+        for place in range(len(before) - 1, -1, -1):
+            if before[place] < self._tokenizer.vocab_size:
+                num_bytes += int(size_of[before[place]])
+            if num_bytes >= 4:
+                return before[place:]
+        return before
 
     def _decode(self, ids: Iterable[int]) -> str:
         # A model may have more ids than its tokenizer, to pad the vocabulary; they have no text.

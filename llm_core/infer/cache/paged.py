@@ -27,6 +27,10 @@ from llm_core.model.config import ModelConfig
 # N tokens of the pass, of all sequences · S sequences · M most blocks of a sequence
 # H query heads · G key/value heads · K keys of a sequence · D width of a head
 
+COPIED_BYTES = 256 << 10
+"""Keys and values of a sequence in a layer that a CPU copies in less time than it takes to attend
+to one more sequence by itself."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -246,9 +250,13 @@ class PagedCache:
 
     def _has_views(self, coming: Pass) -> bool:
         """Whether sequences are faster one by one: a CPU then reads them without a copy."""
-        stored = self.keys.stored
+        stored, spans = self.keys.stored, coming.spans
         is_plain = self.keys.scales is None and stored.device.type == "cpu"
-        return is_plain and all(span.is_run for span in coming.spans)
+        if not (is_plain and all(span.is_run for span in spans)):
+            return False
+        num_keys = sum(span.length for span in spans)
+        is_short = 2 * num_keys * stored[0, 0, 0].nbytes <= COPIED_BYTES * len(spans)
+        return len(spans) == 2 or not is_short
 
     def _read(self, numbers: Numbers, layer: int, span: Span) -> Tensor:
         """k_1GKD or v_1GKD of a sequence: a view where its blocks follow one another."""

@@ -103,7 +103,9 @@ def choose(logits_BV: Tensor, choosers: Choosers, steps_B: Tensor) -> Tensor:
 
 def _drawn(logits_BV: Tensor, best_B1: Tensor, uniform_B1: Tensor, choosers: Choosers) -> Tensor:
     if logits_BV.device.type == "cpu" and choosers.all_filter:
-        for count in LIKELIEST:
+        for least in LIKELIEST:
+            # One more than top-k keeps: where it is less likely, no equal of the last is missed.
+            count = max(least, choosers.largest_k + 1)
             found = count < logits_BV.shape[1] and _kept_of(count, logits_BV, best_B1, choosers)
             if found:
                 weight_BK, ids_BK = found

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,6 +113,25 @@ def test_few_likeliest_tokens_give_the_draws_of_the_whole_vocabulary(
     uniform = uniforms(choosers.seed_B, choosers.choice_B, steps)[:, None]
     expected = torch.searchsorted(whole, uniform * whole[:, -1:], right=True)[:, 0]
     assert choose(logits, choosers, steps).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("top_k", [50, 200, 1000])
+def test_top_k_is_found_at_the_first_look_at_the_likeliest(
+    top_k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    kept_of = choosing._kept_of
+
+    def counted(count: int, *rest: Any) -> Any:
+        looks.append(count)
+        return kept_of(count, *rest)
+
+    monkeypatch.setattr(choosing, "_kept_of", counted)
+    logits = torch.randn(3, 4096, generator=torch.Generator().manual_seed(0))
+    choosers = Choosers.of([SamplingParams(top_k=top_k, seed=s) for s in range(3)], [0] * 3, "cpu")
+    ids = choose(logits, choosers, torch.zeros(3, dtype=torch.int64))
+    assert len(looks) == 1
+    assert (logits > logits.gather(1, ids[:, None])).sum(-1).max() < top_k
 
 
 def test_of_equal_logits_the_lowest_ids_are_kept_however_many_there_are() -> None:

@@ -94,6 +94,12 @@ def test_tokens_that_come_together_are_shown_as_those_that_come_one_by_one(
     assert found[0] == found[1]
 
 
+def test_pieces_that_waited_together_are_one_of_each_answer() -> None:
+    pieces = [Piece(0, "a"), Piece(1, "x"), Piece(0, "b"), Piece(1, "", (), "stop"), Piece(0, "c")]
+    assert Piece.of_each(pieces) == [Piece(0, "abc", []), Piece(1, "x", [], "stop")]
+    assert Piece.of_each(pieces[:1]) == pieces[:1]
+
+
 def test_a_token_waits_while_its_text_may_become_a_stop_string(tokenizer: Tokenizer) -> None:
     x, a, b, c = (int(tokenizer.encode(letter)[0]) for letter in "xabc")
     _, pieces = written(tokenizer, [x, a, b], ["ab"])

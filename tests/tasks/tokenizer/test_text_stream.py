@@ -78,6 +78,33 @@ def test_pieces_joined_are_the_text_of_all_ids_without_an_unfinished_end(
 
 
 @checked
+@given(text=texts, data=st.data())
+def test_an_answer_continues_the_character_that_its_prompt_begins(
+    tokenizer: Tokenizer, text: str, data: st.DataObject
+) -> None:
+    ids = tokenizer.encode(text).tolist()
+    cut = data.draw(st.integers(0, len(ids)))
+    whole = TextStream(tokenizer)
+    whole.add(ids[:cut])
+    assert TextStream(tokenizer, ids[:cut]).add(ids[cut:]) == whole.add(ids[cut:])
+
+
+def test_of_a_long_prompt_only_the_end_is_decoded(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    bytes_of = tokenizer.bytes_of
+
+    def counted(id: int) -> bytes:
+        decoded.append(id)
+        return bytes_of(id)
+
+    monkeypatch.setattr(tokenizer, "bytes_of", counted)
+    TextStream(tokenizer, tokenizer.encode("the end " * 1000).tolist())
+    assert 0 < len(decoded) <= 4
+
+
+@checked
 @given(text=texts)
 def test_encoded_text_comes_back_as_the_library_decodes_it(tokenizer: Tokenizer, text: str) -> None:
     # Published sentencepiece tokenizers cannot tell their sign of a space from a space, what spells
