@@ -48,7 +48,8 @@ def _texts(part: Message, charset: str | None) -> list[tuple[str, Encoding]]:
         return []
     kind, payload = part.get_content_type(), part.get_payload()
     if isinstance(payload, list):
-        members = [(member, _texts(member, charset)) for member in payload]
+        inner = [member for member in payload if isinstance(member, Message)]
+        members = [(member, _texts(member, charset)) for member in inner]
         if kind != "multipart/alternative":
             return [text for _, texts in members for text in texts]
         members.sort(key=lambda member: member[0].get_content_type() != "text/plain")
