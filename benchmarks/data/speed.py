@@ -15,7 +15,8 @@ machine disturbs little:
   signatures, as the kernels: to load the compiled code takes as long as a tenth of the work.
 * `end_to_end_mb_s`: UTF-8 text of all documents over the CPU time of ingest, language, scores
   (one given classifier), quality, dedup, pii and documents, each from artifact to artifact on
-  disk, with digests and accounting, as a run does them.
+  disk, with digests and accounting, as a run does them. What quality keeps is signed, compared and
+  written, so rules that keep more text (`kept_mb`) take longer.
 
 `PEERS="python script"` runs `python script FILE` with the same text as Parquet, between the passes
 over the kernels, and adds the JSON lines that it prints. MB are 10^6 bytes of UTF-8 text. The last
@@ -115,6 +116,7 @@ def measure(
         "peak_rss_gib": round(peak_memory_bytes() / 2**30, 2),
         "docs": documents,
         "mb": round(all_mb, 1),
+        "kept_mb": round(artifacts["documents"].counters["bytes"] / 1e6, 1),
         "mean_bytes": round(1e6 * all_mb / documents),
         "kernel_mb": round(held, 1),
         "spread": {
