@@ -13,7 +13,6 @@ from llm_core.config import ConfigError, nearest
 from tasks.quality.config import QualityConfig
 from tasks.quality.presets import MIN_LINES, Rule
 from tasks.quality.rules import (
-    LISTS_UP_TO,
     UNSEGMENTED_FROM,
     WITHOUT_TERMINAL_PUNCTUATION,
     RuleBook,
@@ -97,14 +96,12 @@ def _breaks(rule: Rule, fields: dict[str, str]) -> str:
     conditions = [f"{column} {'<' if rule.side == 'min' else '>'} {_threshold(rule)}"]
     if fields[rule.feature] in ("float", "double"):
         conditions.append(f"NOT isnan({column})")  # DuckDB takes NaN for the largest number
-    if rule.applies_to == "segmented":
+    if rule.applies_to in ("segmented", "segmented_lines"):
         conditions.append(f"q.unsegmented_frac < {UNSEGMENTED_FROM!r}")
     elif rule.applies_to == "terminal":
         conditions.append(f"l.language NOT IN ({_texts(WITHOUT_TERMINAL_PUNCTUATION)})")
-    elif rule.applies_to in ("lines", "lists"):
+    if rule.applies_to in ("lines", "segmented_lines"):
         conditions.append(f"q.num_lines >= {MIN_LINES}")
-    if rule.applies_to == "lists":
-        conditions.append(f"q.terminal_line_frac < {LISTS_UP_TO!r}")
     if rule.languages:
         conditions.append(f"l.language IN ({_texts(rule.languages)})")
     return " AND ".join(conditions)

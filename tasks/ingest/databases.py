@@ -67,7 +67,7 @@ def shown(address: str) -> str:
     """An address for people and records: without user and settings."""
     try:
         parts = urlsplit(address)
-    except ValueError:  # a password may stand anywhere in it
+    except ValueError:  # a malformed address may hold a password anywhere
         return SCHEMES[0]
     return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

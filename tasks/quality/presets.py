@@ -46,8 +46,8 @@ apply is not broken:
   other word lengths there, of words its tokenizers found, and no short-line rule at all);
 * five to seven letters are two or three words of Chinese or Japanese, which every text repeats:
   duplicate n-grams count there from eight letters on, about as long as five words of English;
-* shares of lines say nothing of a few lines (`lines`: of MIN_LINES or more), and lines that begin
-  with dashes and end with marks are dialogue, not a list (`lists`: most lines without a mark);
+* shares of lines say nothing of a few lines (`lines`: of MIN_LINES or more), and that a line is
+  short says nothing where 30 letters are a paragraph (`segmented_lines`);
 * Thai and Lao end sentences with a space: no rule on punctuation at the ends of lines (FineWeb-2
   sets it to 0 for Thai).
 """
@@ -60,10 +60,10 @@ from typing import Any, Literal
 
 from tasks.quality.fineweb2 import FINEWEB2, LanguageLimits, word_chars
 
-Scope = Literal["all", "segmented", "terminal", "lines", "lists"]
+Scope = Literal["all", "segmented", "terminal", "lines", "segmented_lines"]
 
 MIN_LINES = 10
-"""Lines from which a share of lines means something, in rules for `lines` and `lists`."""
+"""Lines from which a share of lines means something, in rules for `lines`."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Rule:
     off.
 
     applies_to: `segmented` leaves out scripts without spaces, `terminal` languages that end
-    sentences without a mark, `lines` texts of few lines, `lists` also those most of whose lines end
-    with a mark. languages: labels it applies to; empty for all. cuts: (language,
+    sentences without a mark, `lines` texts of few lines, `segmented_lines` both the first and the
+    last. languages: labels it applies to; empty for all. cuts: (language,
     threshold) where languages have thresholds of their own; `threshold` is that of all others.
     """
 
@@ -178,10 +178,10 @@ def _fineweb2(language: str, limits: LanguageLimits) -> tuple[Rule, ...]:
     return _with(kept, f"fineweb2/{language}", limits.thresholds)
 
 
-_MIXED_SCOPES: dict[str, Scope] = {
-    "TOO_MANY_BULLET_LINES": "lists",
-    "TOO_MANY_ELLIPSIS_LINES": "lines",
-}
+_NOT_MIXED = (
+    "TOO_MANY_ELLIPSES",  # dots of tables of contents
+    "TOO_MANY_BULLET_LINES",  # licences in comments, dialogue; lists have bare lines
+)
 _FINEWEB_CODE = (
     *(
         replace(rule, cuts=(("en", 0.01),)) if rule.name == "ANY_DUPLICATE_LINE_CHARS" else rule
@@ -197,23 +197,23 @@ _MIXED = (
             threshold={"LONG_WORDS": 15, "TOO_FEW_ALPHABETIC_WORDS": 0.84}.get(
                 rule.name, rule.threshold
             ),
-            applies_to=_MIXED_SCOPES.get(rule.name, rule.applies_to),
+            applies_to="lines" if rule.name == "TOO_MANY_ELLIPSIS_LINES" else rule.applies_to,
             cuts={
                 "SHORT_WORDS": word_chars("SHORT_WORDS"),
                 "LONG_WORDS": (("en", 10.0), *word_chars("LONG_WORDS")),
             }.get(rule.name, ()),
         )
         for rule in _with(_GOPHER_QUALITY, "mixed")
-        if rule.name != "TOO_MANY_ELLIPSES"  # dots of tables of contents
+        if rule.name not in _NOT_MIXED
     ),
     *_rules(
         "mixed",
         ("TOO_MANY_SIGNS", "sign_frac", "max", 0.24, "segmented"),
-        ("TOO_MANY_SYMBOLS", "symbol_frac", "max", 0.06, "segmented"),
+        ("TOO_MANY_SYMBOLS", "symbol_frac", "max", 0.12, "segmented"),
         ("DAMAGED_CHARACTERS", "mojibake_frac", "max", 0.005),
-        ("TOO_MANY_BARE_LINES", "bare_line_frac", "max", 0.80, "lines"),
+        ("TOO_MANY_BARE_LINES", "bare_line_frac", "max", 0.80, "segmented_lines"),
         ("DUPLICATE_BODY_LINES", "body_dup_line_frac", "max", 0.40, "lines"),
-        ("TOP_2GRAM", "top_2gram_char_frac", "max", 0.15, "segmented"),
+        ("TOP_2GRAM", "top_2gram_char_frac", "max", 0.20, "segmented"),
         ("DUPLICATE_5GRAMS", "dup_5gram_char_frac", "max", 0.80, "segmented"),
         ("DUPLICATE_10GRAMS", "dup_10gram_char_frac", "max", 0.80),
     ),

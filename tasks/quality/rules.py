@@ -27,8 +27,6 @@ from tasks.quality.presets import MIN_LINES, PRESETS, RULE_NAMES, Rule
 
 MAX_RULES = 64
 WITHOUT_TERMINAL_PUNCTUATION = ("th", "lo")
-LISTS_UP_TO = 0.5
-"""Share of lines that end with a mark up to which lines can be items of a list."""
 UNSEGMENTED_FROM = 0.5
 """Share of unsegmented letters among the units from which a document counts as written without
 spaces."""
@@ -134,7 +132,7 @@ def judge(
         "terminal": ~np.isin(languages.astype(str), WITHOUT_TERMINAL_PUNCTUATION),
         "lines": features["num_lines"] >= MIN_LINES,
     }
-    applies["lists"] = applies["lines"] & (features["terminal_line_frac"] < LISTS_UP_TO)
+    applies["segmented_lines"] = applies["segmented"] & applies["lines"]
     # One tuple per set of rules, so identity tells them apart.
     kinds = np.full(len(languages), None, object) if kinds is None else kinds
     labels = list(zip(sources, languages, kinds, strict=True))

@@ -21,7 +21,6 @@ regularisation beyond that of few passes.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -31,10 +30,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from tasks.corpus.documentset import text_buffers
 from tasks.corpus.named_labels import IS_CONDITION
-from tasks.fasttext.files import SOFTMAX, FastTextModel, load_fasttext, read_model
+from tasks.corpus.score_cuts import Best
+from tasks.fasttext.files import MAGIC, SOFTMAX, FastTextModel, load_fasttext, read_model
 from tasks.runtime.inputs import load_once
 from tasks.scores.unit_rows import UnitRows, check_folds, check_positive, text_prefix
 
@@ -58,10 +58,13 @@ class ClassifierConfig:
     text_column: str = "text"
     """Column of those files that holds the text."""
     model_path: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """A trained fastText model (.bin, .ftz) to apply; nothing is trained then. Its content is part
-    of the key."""
+    """A trained model to apply; nothing is trained then. fastText (.bin, .ftz), or one that a run
+    trained, in `models/` of its scores. Its content is part of the key."""
     label: str = "__label__hq"
-    """Label of a given model whose probability is the score."""
+    """Label of a given fastText model whose probability is the score."""
+    best: Best = field(default="high", metadata=IN_KEY_IF_SET)
+    """Which end of the score is good: low where the positives are what nobody wants, as toxic
+    text."""
     prefix_bytes: int = 4000
     """UTF-8 bytes read of each document."""
     max_documents: int = 100_000
@@ -142,6 +145,14 @@ def classify(rows: UnitRows, which: np.ndarray, model_file: Path) -> np.ndarray:
     return scores
 
 
+def is_linear_model(model_file: Path) -> bool:
+    """Whether a given model is one of `train_classifier`: safetensors, which begins with the length
+    of a JSON object."""
+    with model_file.open("rb") as file:
+        head = file.read(9)
+    return not head.startswith(MAGIC.to_bytes(4, "little")) and head[8:] == b"{"
+
+
 def text_line(text: str, config: ClassifierConfig) -> str:
     """The line that a fastText model reads of a text: its prefix, with single spaces; empty where
     it has no words.
@@ -206,13 +217,25 @@ def _check_label(label: str, labels: Collection[str], model_file: Path) -> None:
         raise ConfigError(f"label ({label}) is not a label of {model_file.name}; it has {shown}")
 
 
-@functools.lru_cache(maxsize=32)
-def _load_weights(model_file: Path) -> tuple[np.ndarray, float, dict[str, Any]]:
-    from safetensors import safe_open
+@load_once(32)
+def _load_weights(model_file: Path) -> tuple[np.ndarray, float, dict[str, int]]:
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(model_file, "numpy") as tensors:
-        about = json.loads(tensors.metadata()["textmill"])
-        return tensors.get_tensor("weights"), float(tensors.get_tensor("bias")[0]), about
+    try:
+        with safe_open(model_file, "numpy") as tensors:
+            about = json.loads(tensors.metadata()["textmill"])
+            weights, bias = tensors.get_tensor("weights"), float(tensors.get_tensor("bias")[0])
+        # The kernel masks hashes with the number of rows, and reads where they point.
+        if weights.dtype != np.float32 or weights.shape != (1 << about["bits"],):
+            raise ValueError(f"weights are {weights.dtype} of shape {weights.shape}")
+        if not (np.isfinite(weights).all() and np.isfinite(bias) and 1 <= about["ngrams"] <= 5):
+            raise ValueError("weights are not numbers")
+    except (SafetensorError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise ConfigError(
+            f"model_path ({model_file}) is not a model of a run ({error}); give the file from"
+            " models/ of a scores artifact, or a fastText model"
+        ) from error
+    return weights, bias, about
 
 
 @load_once(4)

@@ -20,7 +20,7 @@ class ScoresConfig:
     """Which scores documents get, by name of their column."""
 
     classifiers: dict[str, ClassifierConfig] = field(default_factory=dict)
-    """Classifiers by the name of their column: probabilities of being good; higher is better."""
+    """Classifiers by the name of their column: probabilities of being a positive."""
     perplexities: dict[str, PerplexityConfig] = field(default_factory=dict)
     """Perplexities under models of good text, by the name of their column; lower is better."""
     register_key: str | None = "kind"
@@ -45,7 +45,7 @@ class ScoresConfig:
         return (*sorted(self.classifiers), *sorted(self.perplexities))
 
     def best(self, name: str) -> Best:
-        return "high" if name in self.classifiers else "low"
+        return self.classifiers[name].best if name in self.classifiers else "low"
 
     def input_files(self) -> dict[str, Path]:
         """{what it is for: file}: given models and files to learn from. Raises ConfigError for a

@@ -42,7 +42,7 @@ from tasks.runtime.artifact import Artifact, check_accounting, link_file
 from tasks.runtime.inputs import digest_input
 from tasks.runtime.keys import digest
 from tasks.runtime.parts import Part, PartResult, RunParts, serial
-from tasks.scores.classifier import ClassifierConfig, classify, classify_texts
+from tasks.scores.classifier import ClassifierConfig, classify, classify_texts, is_linear_model
 from tasks.scores.config import ScoresConfig
 from tasks.scores.learning import ModelFiles, learn_models
 from tasks.scores.perplexity import (
@@ -174,7 +174,10 @@ def _classifier_scores(
 ) -> np.ndarray:
     if config.model_path is not None:
         [[_, _, file]] = files
-        return classify_texts(texts, Path(file), config)
+        if not is_linear_model(Path(file)):
+            return classify_texts(texts, Path(file), config)
+        rows = rows_of(config.prefix_bytes)
+        return classify(rows, np.arange(len(rows)), Path(file))
     rows = rows_of(config.prefix_bytes)
     scores = np.full(len(rows), np.nan, np.float32)
     folds = rows.keys(config.seed) % np.uint64(config.folds)

@@ -79,7 +79,7 @@ class PairTable:
         return merged
 
     def _count(self, number: int, sign: int) -> None:
-        """Add the pieces and pairs of one word, or subtract them."""
+        """Add the pieces and pairs of one word, or remove them."""
         word, times = self._words[number], sign * self._times[number]
         for piece in word:
             self._piece_counts = _grown(self._piece_counts, len(self._pieces))

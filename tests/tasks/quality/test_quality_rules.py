@@ -200,13 +200,13 @@ def test_ready_kinds_keep_what_the_rules_for_web_pages_misjudge() -> None:
         }
 
 
-def test_the_default_asks_of_lines_only_where_there_are_many_and_of_lists_only_there() -> None:
+def test_the_default_asks_of_lines_only_where_there_are_many_and_words_have_spaces() -> None:
     lines = {"bullet_line_frac": 1.0, "bare_line_frac": 1.0, "terminal_line_frac": 0.0}
     few, many = ({**lines, "num_lines": float(number)} for number in (9, 10))
     assert judge_one(QualityConfig(), few) == set()
-    assert judge_one(QualityConfig(), many) == {"TOO_MANY_BULLET_LINES", "TOO_MANY_BARE_LINES"}
-    dialogue = {**many, "bare_line_frac": 0.1, "terminal_line_frac": 0.9}
-    assert judge_one(QualityConfig(), dialogue) == set()
+    assert judge_one(QualityConfig(), many) == {"TOO_MANY_BARE_LINES"}
+    for other in ({"unsegmented_frac": 0.8}, {"bare_line_frac": 0.1}):
+        assert judge_one(QualityConfig(), many | other) == set()
 
 
 def test_the_default_knows_how_long_words_of_a_language_are() -> None:
