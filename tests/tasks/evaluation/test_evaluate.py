@@ -169,6 +169,7 @@ def test_perplexities_are_those_of_the_bits_and_the_policy_is_recorded(
         found = metrics["perplexity"][unit]
         assert found["value"] == pytest.approx(2 ** (bits / size), rel=1e-3)
         assert found["low"] < found["value"] < found["high"]
+    assert metrics["bits_per_token"] == pytest.approx(bits / sizes["token"], rel=1e-4)
     assert set(metrics["by_source"]) == {
         name for name, group in metrics["by_source"].items() if group["perplexity"]["byte"]["value"]
     }
