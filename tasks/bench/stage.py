@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from llm_core.bench.generation import Cell
     from llm_core.infer.cache.rows import MakeCache
     from llm_core.infer.ranks.team import Models
+    from llm_core.model.config import ModelConfig
 
 
 def benchmark_model(
@@ -71,24 +72,31 @@ def measure(
     model_folder: Path, config: BenchConfig, caches: dict[str, MakeCache] | None = None
 ) -> dict[str, Any]:
     """The whole content of `bench.json`. caches: other ones than the settings name."""
+    from llm_core.device import decode_threads
+    from llm_core.huggingface.export import read_config
+
     with open_models(config.tensor_parallel, config.device) as models:
-        return _measure(model_folder, config, caches or caches_of(config), models)
+        shape = read_config(model_folder)
+        with decode_threads(shape.num_parameters()):
+            return _measure(model_folder, shape, config, caches or caches_of(config), models)
 
 
 def _measure(
-    model_folder: Path, config: BenchConfig, caches: dict[str, MakeCache], models: Models
+    model_folder: Path,
+    shape: ModelConfig,
+    config: BenchConfig,
+    caches: dict[str, MakeCache],
+    models: Models,
 ) -> dict[str, Any]:
     import torch
 
     from llm_core.bench import latency
     from llm_core.bench.generation import DEFINITIONS
-    from llm_core.huggingface.export import read_config
     from tasks.bench.proof import prove
 
     device = models.device
     automatic = "bfloat16" if device.type == "cuda" else "float32"
     dtype = getattr(torch, automatic if config.dtype == "auto" else config.dtype)
-    shape = read_config(model_folder)
     cells, skipped = choose_cells(config, shape.max_seq_len)
     correctness, failure = prove(model_folder, models, shape, cells, config, caches)
     result: dict[str, Any] = {

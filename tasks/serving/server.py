@@ -22,7 +22,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llm_core.config import ConfigError
-from llm_core.huggingface.export import CONFIG_FILE
+from llm_core.device import decode_threads
+from llm_core.huggingface.export import CONFIG_FILE, read_config
 from llm_core.infer.engine import Engine, EngineConfig
 from llm_core.infer.guessing import GuessingEngine
 from llm_core.infer.ranks.team import Models
@@ -63,6 +64,7 @@ def serve_folder(folder: Path, name: str, config: ServeConfig, generate: Generat
     with (
         listen(config) as listening,
         open_models(generate.tensor_parallel, generate.device, _stop) as models,
+        decode_threads(read_config(folder).num_parameters()),
     ):
         service = load_service(folder, name, config, generate, models)
         run_app(make_app(service, config, api_key), config, listening)

@@ -5,7 +5,7 @@ import torch
 
 from llm_core import device
 from llm_core.config import ConfigError
-from llm_core.device import pick_device, set_threads
+from llm_core.device import SMALL_PARAMETERS, decode_threads, pick_device, set_threads
 
 PROCESSES = 16
 """Of two machines."""
@@ -46,3 +46,17 @@ def test_processes_of_one_machine_share_its_processors(monkeypatch: pytest.Monke
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
     assert set_threads(0, PROCESSES) == 1
     assert set_threads(3, PROCESSES) == 3
+
+
+@pytest.mark.parametrize(("num_parameters", "inside"), [(SMALL_PARAMETERS, 1), (10**9, 2)])
+def test_a_small_model_decodes_on_one_thread_and_others_on_those_that_are_set(
+    num_parameters: int, inside: int
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with decode_threads(num_parameters):
+            assert torch.get_num_threads() == inside
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
