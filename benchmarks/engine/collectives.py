@@ -171,7 +171,10 @@ def chart_page(rows: Sequence[Timing]) -> str:
                 for kind, tone in tones.items()
             ]
             names = ", ".join(tones)
-            parts.append(f"<h2>Groups of {size}: {names}</h2>")
+            parts.append(f"<h2>Groups of {size}: {names}</h2><p class=legend>")
+            parts += [
+                f'<span><i class="line {tone}"></i>{kind}</span>' for kind, tone in tones.items()
+            ]
             parts.append(
                 lines(series, WIDE, x_label="log2 of bytes", y_label="GB/s, bus", from_zero=True)
             )

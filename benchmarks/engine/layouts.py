@@ -3,8 +3,8 @@ processes of this CPU whose links are throttled (`benchmarks.engine.throttled`).
 
 `python -m benchmarks.engine.layouts --model wide --part 0 --parts 4` times every fourth layout of
 `llm_core.planner.layouts` from the first on, without recomputation, which no memory here asks for;
-`--table FILE` keeps the rows, and a call with the same file goes on from them. A time is the least
-of `--steps` after one. The constants of the CPU are those of `--hardware FILE`, a record of
+`--table FILE` keeps the rows, and a call with the same file continues after them. A time is the
+least of `--steps` after one. The constants of the CPU are those of `--hardware FILE`, a record of
 `textmill calibrate`; those of the links are what was asked for.
 
 The last line is JSON: {"model", "measured" (layouts), "legal", "chosen", "chosen_ms", "best",
