@@ -5,11 +5,11 @@ begins a line and is one of these:
 
 * `//`, `/*`, `--` and what begins with one of `# ; % " ' ! > .`;
 * `*` in a comment that `/*` opened and `*/` has not closed;
-* another ASCII sign that *comments* its paragraph, that is the lines from the first with the sign
-  to the next blank one: at least MIN_LINES begin with it, at most a third as many do not, and at
-  least a third *run on*. Such a line has nothing but the sign, or a small ASCII letter follows the
-  sign and the line before has MIN_LINE_BYTES, so that it was broken for its width. Items of a list
-  rarely do.
+* another ASCII sign that *comments* its paragraph, if it is the first such sign there. The
+  paragraph is the lines from the first with the sign to the next blank one: at least MIN_LINES
+  begin with the sign, at most a third as many do not, and at least a third *run on*. Such a line
+  has nothing but the sign, or a small ASCII letter follows the sign and the line before has
+  MIN_LINE_BYTES, so that it was broken for its width. Items of a list rarely do.
 
 Where it ends a line it is one if as many lines end with it: the right side of a box.
 
@@ -57,22 +57,22 @@ def lone_signs(buf, begin, stop, end, classes, folds, comment):  # type: ignore[
     begins = line == begin or buf[line - 1] == 10 or buf[line - 1] == 13
     lead, last = int64(buf[pos]), int64(buf[stop - 1])
     follow = int64(buf[pos + 1]) if stop - pos > 1 else int64(0)
+    # */ and **/, but for what /*/ opens.
+    closes = stop - pos > 1 and last == 47 and buf[stop - 2] == 42
+    closes = closes and not (lead == 47 and stop - pos == 3)
     counts = False
-    if not begins:
-        is_open = is_open and last != 47
-    elif lead == 47:  # // and /*
+    if begins and lead == 47:  # // and /*
         counts = follow == 47 or follow == 42
         is_open = is_open or follow == 42
-    elif lead == 42 and is_open:
-        counts = True
-        is_open = follow != 47
-    elif lead in _LEADS or (lead == 45 and follow == 45 and stop - pos == 2):
-        counts = True
-    elif lead < 0x80 and lead != 60:  # <!-- stands before what comments the paragraph
-        if pos >= left_end:
-            is_comment, left_end = _comments_paragraph(buf, line, end, lead)
-            left = lead if is_comment else int64(-1)
-        counts = lead == left
+    elif begins and lead < 0x80:
+        counts = lead in _LEADS or (lead == 42 and is_open)
+        counts = counts or (lead == 45 and follow == 45 and stop - pos == 2)
+        if not counts and lead != 60:  # <!-- stands before what comments the paragraph
+            if pos >= left_end:
+                is_comment, left_end = _comments_paragraph(buf, line, end, lead)
+                left = lead if is_comment else int64(-1)
+            counts = lead == left
+    is_open = is_open and not closes
     # Between words, dashes, bullets and signs are typography.
     while after < end and (buf[after] == 32 or buf[after] == 9 or buf[after] == 13):
         after += 1

@@ -34,9 +34,7 @@ def units_and_signs_by_definition(text: str) -> list[int]:
         if piece and not found:
             before, behind = text[:at].rstrip(" \t"), text[at + len(piece) :].lstrip(" \t\r")
             is_sign = False
-            if before and before[-1] not in "\r\n":
-                in_comment = in_comment and not piece.endswith("/")
-            else:
+            if not before or before[-1] in "\r\n":
                 is_sign = piece[0] in "#;%\"'!>." or piece == "--" or piece[:2] in ("//", "/*")
                 in_comment = in_comment or piece[:2] == "/*"
                 is_sign = is_sign or (piece[0] == "*" and in_comment)
@@ -46,7 +44,7 @@ def units_and_signs_by_definition(text: str) -> list[int]:
                         left_end = len(before) + sum(map(len, lines))
                         left = piece[0] if _is_commented(lines, piece[0]) else ""
                     is_sign = piece[0] == left
-                in_comment = in_comment and piece[:2] != "*/"
+            in_comment = in_comment and (piece == "/*/" or not piece.endswith("*/"))
             if not is_sign and piece[-1].isascii() and (not behind or behind[0] == "\n"):
                 if at >= right_end:
                     lines = _paragraph(text[at:])

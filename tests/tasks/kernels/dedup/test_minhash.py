@@ -100,15 +100,25 @@ def test_shingles_follow_their_definition(text: str, n: int) -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["* ", " * ", "*\t", "- ", "• ", "|* ", "/* ", "*/ ", "\r", "<!-- "]),
+            st.sampled_from(
+                ["* ", " * ", "*\t", "- ", "• ", "|* ", "/* ", "*/ ", "**/ ", "/*/ ", "\r", "<!-- "]
+            ),
             st.sampled_from(["small " * 8, "Large " * 8, "few", "", "é", "* a"]),
-            st.sampled_from(["", "", " *|", " |", "*", " •", " *\r", " / "]),
+            st.sampled_from(["", "", " *|", " |", "*", " •", " *\r", " / ", " / b", " */"]),
         ),
         max_size=12,
     ).map(lambda lines: "\n".join(map("".join, lines)))
 )
 def test_comments_follow_their_definition(text: str) -> None:
     assert shingles_of(encode(text), 1) == shingles_by_definition(text, 1)
+
+
+def test_comment_goes_on_behind_a_slash_and_ends_with_several_asterisks() -> None:
+    star = set(shingles_of(encode("/* a\n* b"), 1)) - set(shingles_of(encode("/* a b"), 1))
+    assert len(star) == 1
+    assert star <= set(shingles_of(encode("/* this / that\n* b"), 1))
+    for closed in ("/* a */\n* b", "/* a\n**/\n- b\n* c"):
+        assert not star & set(shingles_of(encode(closed), 1))
 
 
 @pytest.mark.parametrize("sign", [" * ", "|* ", "   - "])
