@@ -108,8 +108,14 @@ def test_published_chrf_of_a_chinese_pair_is_found() -> None:
         ("number", "-7", "7", 0),
         ("number", "none", "none", 0),
         ("f1", "the red fox", "red fox ran", 2 / 3),
+        ("f1", "red fox", "the red fox ran", 2 / 3),
         ("f1", "我爱你", "我爱他", 2 / 3),
         ("f1", "", "", 1),
+        # Lines are sentences in any order, for rougeLsum alone.
+        ("rougeLsum", "c d\na b", "a b\nc d", 1),
+        ("rougeL", "c d\na b", "a b\nc d", 0.5),
+        ("rouge1", "b a", "a b", 1),
+        ("rouge2", "b a", "a b", 0),
         ("f1", "", "x", 0),
     ],
 )
