@@ -1,8 +1,11 @@
 """Lists the words that say what a number is: a telephone, a card, an address, or something else.
 
 `word` is a whole word, `word-` the beginning of one, `-word-` any part of one; `_` is a blank.
-Words in scripts without blanks, and in Arabic and Hebrew, whose particles are written together with
-the word, count anywhere. Case makes no difference.
+Words in scripts without blanks, and in Arabic and Hebrew, whose particles are written together
+with
+the word, count anywhere. Case makes no difference. Signs belong to a word that means something
+else
+without them ("no").
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ voicemail ph phone_no_ helpdesk reception
 téléphone- tél mobile portable télécopie télécopieur
 -teléfono- -telefono- -teléf- tfno tlfno móvil móviles celular celulares cel
 -telefone- telemóvel telemovel celular fone zap
-cellulare cell cep gsm telefoon telefoonnummer mobiel telepon hp ponsel komórka kom điện_thoại
+cellulare cell gsm telefoon telefoonnummer mobiel telepon hp: ponsel komórka kom điện_thoại
 sđt đt puhelin puh matkapuhelin τηλέφωνο- τηλ κινητό
 -телефон- тел моб мобильн- сотов- факс горячая_линия горячей_линии ватсап вайбер трубк-
 電話 电话 電話 手机 手機 手机号 行動電話 座机 热线 熱線 传真 傳真 专线 專線 微信同号 联系方式
@@ -69,7 +72,8 @@ unixtime transaction txn case batch lot patent patents imei iccid vin zip zipcod
 record booking confirmation policy member membership customer licence license registration
 passport
 tax vat hash token session request row rows line lines page pages size seed port offset code codes
-bug issue cve rfc nct pmid arxiv oclc lccn asin hs article population dollars eur usd catalog
+bug issue cve rfc nct pmid arxiv oclc lccn asin refid transactionid cep postal seq ack tsn
+telefonia telefonía telephony hs article population dollars eur usd catalog
 catalogue barcode checksum file files log logs dataset process job jobs user device build_id
 order-
 product products employee student meter index key keys number_of
@@ -102,7 +106,8 @@ matrícula encomenda contrato apólice lote identificação requisição versão
 """Words that say that a number is something else; the word next to the number decides."""
 
 NUMBERS = """
-number numbers no nr num nummer nummern numéro numéros número números numero номер- номеру
+number numbers no. no: nr nr. num. nummer nummern numéro numéros número números numero
+номер- номеру
 नंबर नम्बर 番号 号码 號碼 번호 رقم الرقم
 """
 """Words that say that a number follows; the word before them says of what."""

@@ -17,6 +17,7 @@ from tasks.kernels.text.addresses import pointers
 
 MAX_SECTION, MAX_LOW = 40, 64
 MAX_ADDRESS_CHARS = 24
+MAX_LIST_BYTES = 64
 _RESOLVERS = packed("8.8.8.8 8.8.4.4 1.1.1.1 1.0.0.1 9.9.9.9 4.2.2.1 4.2.2.2")
 _NOT_OF_ADDRESSES = 1 << NAME | 1 << CALL | 1 << CARD
 _EDGES = np.frombuffer(b"\n\r<>|", np.uint8).astype(np.uint64)  # of lines, elements and cells
@@ -51,7 +52,7 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
         joined = (c == 45 or c == 43 or c == 126) and end + 1 < hi and is_any(v[end + 1], ALNUM)
         if joined and not (c == 45 and _octets(v, end + 1, hi) > 0):
             return -1
-    if is_numbering(v, lo, i) or is_counted(v, hi, end):
+    if is_numbering(v, lo, i) or is_counted(v, hi, end) or _is_last_version(v, lo, i, end):
         return -1
     small = _is_small(v, i, end)
     if small and (_is_heading(v, lo, hi, i, end) or _is_referred(v, lo, i)):
@@ -60,6 +61,26 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     if first != 10 and _is_low(v, i, end) and not _is_known(v, i, end):
         return end if _is_addressed(v, lo, hi, i, end) else -1
     return end
+
+
+@inner
+def _is_last_version(v: np.ndarray, lo: int, i: int, end: int) -> bool:
+    """Whether the first three numbers stand alone before, as in a list of names of a version:
+    26.5.7, 26.5.7.64."""
+    size = end - i - 1
+    while v[i + size] != 46:
+        size -= 1
+    limit = max(lo, i - MAX_LIST_BYTES)
+    k = i - 1
+    while k > limit and v[k] != 60 and v[k] != 62 and v[k] != 42:
+        if v[k] == v[i] and k + size < i and not (is_any(v[k - 1], DIGIT) or v[k - 1] == 46):
+            n = 0
+            while n < size and v[k + n] == v[i + n]:
+                n += 1
+            if n == size and not (is_any(v[k + n], DIGIT) or v[k + n] == 46):
+                return True
+        k -= 1
+    return False
 
 
 @inner
@@ -216,6 +237,10 @@ def ip6(v: np.ndarray, lo: int, hi: int, i: int) -> tuple[int, int]:
     if digits == 0 or hexes < 5 or end - start > 45 or not (doubled or colons >= 6):
         return -1, -1
     if end < hi and (is_any(v[end], ALPHA | DIGIT) or v[end] == 95):
+        return -1, -1
+    # 6-Jul-2015::20:47:02, as Erlang writes it.
+    clock = end - start == 14 and digits == 10 and i - start == 4 and v[i + 1] == 58
+    if clock and start > lo and v[start - 1] == 45:
         return -1, -1
     return start, end
 

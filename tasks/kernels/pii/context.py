@@ -65,6 +65,14 @@ def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
         return True
     if j - 2 >= lo and v[j - 2] == 0xC2 and (v[j - 1] == 0xA7 or v[j - 1] == 0xA0):
         return v[j - 1] == 0xA7 or (j - 4 >= lo and v[j - 4] == 0xC2 and v[j - 3] == 0xA7)
+    # <version>1.2.3.4 and <jackson.version>1.2.3.4; no name of a type is one of these words.
+    if j > lo and v[j - 1] == 62:
+        k = j - 1
+        first = k
+        while first > lo and k - first <= 9 and is_any(v[first - 1], ALPHA):
+            first -= 1
+        if first > lo and (v[first - 1] == 60 or v[first - 1] == 46 or v[first - 1] == 45):
+            return contains(_NUMBERINGS, pack(v, first, k))
     # >=, ==, ~=, != and the like compare versions; < and > are one sign, so that tags and their
     # places act alike.
     if j - 2 >= lo and v[j - 1] == 61:

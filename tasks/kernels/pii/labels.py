@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.definitions import number_words
 from tasks.kernels import inner
-from tasks.kernels.pii.bytes import ALNUM, ALPHA, UPPER, is_any
+from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, UPPER, contains, is_any, pack, packed
 from tasks.kernels.pii.hash_tables import hash_table, looked_up
 from tasks.kernels.text.addresses import pointers
 
@@ -24,7 +24,15 @@ MAX_WORD_BYTES, MAX_AFTER_BYTES = 24, 60
 last."""
 
 _STEP_BITS = 14
+_NUMBER_WORDS = packed("number numbers")
+_SAY_NOTHING = packed(
+    "the a an this that my your his her our their its one and or is at on in to by free best"
+    " following new old same other home work office direct private personal main local emergency"
+    " business daytime evening night alternate usual own called caller"
+)
+"""Words before "number" that do not say of what it is."""
 _CLASS, _AT_START, _AT_END = 7, 8, 16
+_BETWEEN_WORDS = tuple(b" _-'\"[]")
 _FIRST_WITHIN_WORDS = "\u0590"
 """From Hebrew and Arabic on, scripts are searched without borders of words."""
 
@@ -77,14 +85,21 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
 
     At most one line ends between. unheard: bits of what does not count.
     """
-    p, chars, lines, crossed, numbered = i, 0, 0, False, False
+    p, chars, lines, crossed, numbered_at, digits = i, 0, 0, False, -1, False
     while p > lo and chars < MAX_LABEL_CHARS:
         c = v[p - 1]
         if c == 60 or c == 62 or c == 42:
             break
         found = _word_that_ends(v, lo, p) & _CLASS
         if found == NUMBER:
-            numbered = True
+            # Behind another number it says nothing of this one.
+            numbered_at = chars if numbered_at < 0 and not digits else numbered_at
+            if _names_something(v, lo, p):
+                return OTHER, chars, crossed
+        elif found in (NAME, CALL) and p < i and is_any(v[p], UPPER):
+            # phoneNumber is one of a telephone, PhoneStatusBar is not.
+            if v[p] == 78 and not unheard >> found & 1:
+                return found, chars, crossed
         elif found > 0 and not unheard >> found & 1:
             return found, chars, crossed
         if c == 10:
@@ -95,9 +110,12 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
             crossed = crossed or (p < i and v[p] == 32 and _ends_a_sentence(v, lo, p - 1))
         elif c >= 0x80:
             crossed = crossed or _is_full_stop(v, lo, p - 1)
+        digits = digits or is_any(c, DIGIT)
         chars += 1 if c & 0xC0 != 0x80 else 0
         p -= 1
-    return NUMBER if numbered else NONE, chars, crossed
+    if numbered_at >= 0:
+        return NUMBER, numbered_at, crossed
+    return NONE, chars, crossed
 
 
 @inner
@@ -145,6 +163,26 @@ def _word_that_ends(v: np.ndarray, lo: int, end: int) -> int:
         ):
             found = code
     return found
+
+
+@inner
+def _names_something(v: np.ndarray, lo: int, end: int) -> bool:
+    """Whether the word before the English one for a number says of what it is: trace number,
+    routing_number."""
+    start = end
+    while start > lo and end - start < 8 and is_any(v[start - 1], ALPHA):
+        start -= 1
+    if not contains(_NUMBER_WORDS, pack(v, start, end)):
+        return False
+    stop = start
+    while stop > lo and start - stop < 5 and (v[stop - 1] in _BETWEEN_WORDS):
+        stop -= 1
+    first = stop
+    while first > lo and stop - first < MAX_WORD_BYTES and is_any(v[first - 1], ALPHA):
+        first -= 1
+    if first == stop or stop == start or _word_that_ends(v, lo, stop) & _CLASS > 0:
+        return False
+    return not contains(_SAY_NOTHING, pack(v, first, stop))
 
 
 @inner

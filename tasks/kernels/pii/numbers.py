@@ -215,7 +215,17 @@ def national_id(
         return -1, 0, 0
     if _FORM_WEAK[nth] and not announced(v, lo, i, kind):
         return -1, 0, 0
+    if FORM_SHAPES[nth] == 15 and _is_clock(value):
+        return -1, 0, 0
     return end, kind, value
+
+
+@inner
+def _is_clock(value: int) -> bool:
+    """Whether fifteen digits are year, month, day, hour, minute, second and milliseconds."""
+    month, day, hour = value // 10**11 % 100, value // 10**9 % 100, value // 10**7 % 100
+    dated = 1 <= month <= 12 and 1 <= day <= 31 and hour < 24
+    return dated and value // 10**5 % 100 < 60 and value // 1000 % 100 < 60
 
 
 @inner

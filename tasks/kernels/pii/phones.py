@@ -13,8 +13,18 @@ import numpy as np
 
 from tasks.definitions import pii_kinds as kinds
 from tasks.kernels import inner
-from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, contains, is_any
-from tasks.kernels.pii.groups import BLANK, DIGITS, DOT, END, HYPHEN, SHAPE, SIGNS, value_of
+from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, contains, is_any
+from tasks.kernels.pii.groups import (
+    BLANK,
+    DIGITS,
+    DOT,
+    END,
+    HYPHEN,
+    SHAPE,
+    SIGNS,
+    SLASH,
+    value_of,
+)
 from tasks.kernels.pii.labels import (
     ADDRESS,
     CALL,
@@ -45,7 +55,12 @@ _MOBILE_SHAPES = np.array(
 _JOINS = np.frombuffer(b"#$%&=?@^\\_~", np.uint8).astype(np.uint64)
 """What joins a number to a longer name."""
 _DATES = (shape_of(4, 2, 2), shape_of(2, 2, 4), shape_of(4, 4))
+_DATE_SIZES = (1 << 3 * SIZE_BITS) - 1
+"""The bits of the last three groups in a shape."""
+_MONTH, _MONTH_SIZES = shape_of(4, 2), (1 << 2 * SIZE_BITS) - 1
 _DAY = shape_of(8)
+_NEAR_BYTES = 48
+"""How far Chinese makes an unbroken number a Chinese one."""
 
 
 @inner
@@ -122,8 +137,11 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         return 0
     if signs & DOT != 0 and end + 1 < hi and v[end] == 46 and is_any(v[end + 1], DIGIT):
         return 0
-    # 2005-03-23 23 goes on with a clock.
-    if _is_date(v, i, end, shape) or (k > 2 and _is_date(v, i, groups[END + 2], groups[SHAPE + 2])):
+    if _is_date(v, i, end, shape) or _holds_a_date(v, i, groups, k) or _counts_up(v, i, groups, k):
+        return 0
+    # 27  2008-06 is cut from such a row.
+    cut = k > 0 and shape & _MONTH_SIZES == _MONTH and end < hi and v[end] == 45
+    if cut and 1800 <= value_of(v, end - 7, end - 3) < 2100:
         return 0
     if label in (NONE, NUMBER) or crossed or (label == OTHER and chars > NEXT_CHARS):
         after = label_after(v, lo, hi, end)
@@ -146,7 +164,12 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     # Seconds since 1970 have ten digits, too.
     weak = label in (CALL, NUMBER) and not crossed
     weak = weak and not (digits == 10 and k == 0 and v[i] == 49)
-    if digits > 7 and (label == NAME or weak):
+    # Many plans have numbers of eight digits, so their word must be near.
+    near = digits > 8 or chars <= NEAR_CHARS // 2
+    # 5344342.34 is a decimal, 12.780/2013 a law, 01 02 03 04 05 the beginning of a row.
+    weak = weak and not (k == 1 and signs == DOT) and signs & (DOT | SLASH) != DOT | SLASH
+    weak = weak and not _goes_on(v, hi, end, signs)
+    if digits > 7 and near and (label == NAME or weak):
         return kinds.LABELLED_PHONE
     if dotted or _goes_on(v, hi, end, signs) or (label == OTHER and chars <= NEXT_CHARS):
         return 0
@@ -156,6 +179,8 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
             set_apart = set_apart or shape == _TRUNK_SHAPES[n]
     if set_apart and digits <= MAX_NATIONAL_DIGITS:
         return kinds.PLAIN_PHONE
+    if signs & (BLANK | DOT) == BLANK | DOT or _is_in_a_dump(v, hi, end):
+        return 0
     if k > 0 and nth >= 0 and 9 <= digits <= MAX_NATIONAL_DIGITS:
         return kinds.LOCAL_PHONE
     return 0
@@ -170,10 +195,26 @@ def _is_cn_mobile(v, lo, hi, i, start, end, digits, shape, signs):  # type: igno
         return False
     if end < hi and contains(_JOINS, np.uint64(v[end])):
         return False
+    if shape == _MOBILE_SHAPES[0]:  # one counter of eleven digits in fourteen looks so
+        return _is_near_chinese(v, lo, hi, start, end)
     fits = False
-    for n in range(len(_MOBILE_SHAPES)):
+    for n in range(1, len(_MOBILE_SHAPES)):
         fits = fits or shape == _MOBILE_SHAPES[n]
     return fits
+
+
+@inner
+def _is_near_chinese(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> bool:
+    """Whether a Chinese character stands near on the same line."""
+    for step in (-1, 1):
+        k = start - 1 if step < 0 else end
+        for _ in range(_NEAR_BYTES):
+            if k < lo or k >= hi or v[k] == 10 or v[k] == 60 or v[k] == 62 or v[k] == 42:
+                break
+            if 0xE4 <= v[k] <= 0xE9:
+                return True
+            k += step
+    return False
 
 
 @inner
@@ -187,6 +228,50 @@ def _is_version(groups: np.ndarray, k: int) -> bool:
             return True
         longest, shape = max(longest, size), shape >> SIZE_BITS
     return k == 3 and max(longest, shape) < 4
+
+
+@inner
+def _holds_a_date(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
+    """Whether three of more groups are a day: 2005-03-23 23 goes on with a clock, and a number of a
+    row stands before 27  2008-06-20."""
+    for n in range(k - 2 if k > 2 else 0):
+        sizes = groups[SHAPE + n + 3] & _DATE_SIZES
+        if sizes == _DATES[0] and _is_date(v, groups[END + n], groups[END + n + 3], sizes):
+            return True
+    return k > 2 and _is_date(v, i, groups[END + 2], groups[SHAPE + 2])
+
+
+@inner
+def _is_in_a_dump(v: np.ndarray, hi: int, end: int) -> bool:
+    """Whether one of the next two pairs of hexadecimal digits has a letter and a digit, as in
+    05 34 15 98 97 e8 06."""
+    for _ in range(2):
+        if (
+            end + 3 > hi
+            or v[end] != 32
+            or not (is_any(v[end + 1], HEX) and is_any(v[end + 2], HEX))
+        ):
+            return False
+        end += 3
+        if end < hi and is_any(v[end], ALNUM):
+            return False
+        if is_any(v[end - 2], DIGIT) != is_any(v[end - 1], DIGIT):
+            return True
+    return False
+
+
+@inner
+def _counts_up(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
+    """Whether each of at least four groups is one more than the last: 01 02 03 04 05."""
+    if k < 3:
+        return False
+    last = value_of(v, i, groups[END])
+    for n in range(1, k + 1):
+        value = value_of(v, groups[END + n - 1], groups[END + n])
+        if value != last + 1:
+            return False
+        last = value
+    return True
 
 
 @inner

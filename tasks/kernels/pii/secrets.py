@@ -41,7 +41,9 @@ _KEYS = packed(
     " tion_key"
 )
 # What stands before `token` in names of places in a listing and of requests, which open nothing.
-_NO_SECRETS = packed("page next uation fication equest hange update action sync resume cursor")
+_NO_SECRETS = packed(
+    "page next ublickey uation fication equest hange update action sync resume cursor"
+)
 # Parts of names of types and variables, which stand without quotes.
 _NAME_PARTS = tuple(int.from_bytes(part, "big") for part in (b"Key", b"Tok", b"Sec", b"Typ"))
 _IN_VALUES = np.zeros(256, np.uint8)
@@ -102,9 +104,9 @@ def assigned_secret(  # type: ignore[no-untyped-def]
     quote = v[start] if v[start] == 34 or v[start] == 39 or v[start] == 96 else np.uint8(0)
     start += 1 if quote > 0 else 0
     end, limit = start, min(hi, start + MAX_VALUE_BYTES)
-    while end < limit and _IN_VALUES[v[end]]:
+    while end < limit and _IN_VALUES[v[end]] and not (v[end] == 38 and _is_pair(v, end, limit)):
         end += 1
-    if end < hi:
+    if end < hi and v[end] != 38:
         c = v[end]
         closed = c == quote if quote > 0 else c <= 32 or c == 44 or c == 59 or c == 34 or c == 39
         if not closed:
@@ -118,6 +120,15 @@ def assigned_secret(  # type: ignore[no-untyped-def]
         return -1, -1
     strong = _is_secret(v, start, end, long_only >= 2, counts)
     return (start, end) if strong else (-1, -1)
+
+
+@inner
+def _is_pair(v: np.ndarray, i: int, limit: int) -> bool:
+    """Whether the & at i ends a value: &name= of a query, or &amp; of a page."""
+    k = i + 1
+    while k < limit and is_any(v[k], TOKEN):
+        k += 1
+    return k < limit and k > i + 1 and (v[k] == 61 or v[k] == 59)
 
 
 @inner
@@ -198,7 +209,7 @@ def _is_secret(v: np.ndarray, start: int, end: int, is_token: bool, counts: np.n
             small += 1
         elif c == 95 or c == 45 or c == 46:
             joints += 1
-        elif c == 58 or c == 37:  # of addresses, and encoded
+        elif c == 58 or c == 37 or (c == 64 and is_token):  # addresses, encoded, a.B@2bd79ce
             return False
         else:
             signs += 1

@@ -40,7 +40,13 @@ from tasks.kernels.pii.phones import (
 from tasks.kernels.pii.rows import ROW
 from tasks.kernels.pii.secrets import assigned_secret, url_password
 from tasks.kernels.pii.shapes import shape_number
-from tasks.kernels.pii.tokens import MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, key_end, next_word
+from tasks.kernels.pii.tokens import (
+    MAX_TOKEN_BYTES,
+    MIN_TOKEN_BYTES,
+    key_end,
+    next_word,
+    signed_key,
+)
 from tasks.kernels.text.addresses import pointers
 
 MAX_ROWS_OF_A_TRIGGER = 40
@@ -113,6 +119,9 @@ def _scan_words(v, low, high, i, stop, wanted, r, found, count, full, letters): 
         if end - i <= MAX_TOKEN_BYTES:
             last = key_end(v, high, i, end, letters)
             count = _put(found, count, wanted, r, i, last, kinds.API_KEY, 0)
+            if i > low and (v[i - 1] == 46 or v[i - 1] == 58):
+                first, last = signed_key(v, low, high, i, end)
+                count = _put(found, count, wanted, r, first, last, kinds.API_KEY, 0)
         i = next_word(v, low, high, end, stop)
     return i, count
 

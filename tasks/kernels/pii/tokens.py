@@ -11,7 +11,20 @@ import math
 import numpy as np
 
 from tasks.kernels import inner
-from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, TOKEN, UPPER, all_of, is_any
+from tasks.kernels.pii.bytes import (
+    ALNUM,
+    ALPHA,
+    DIGIT,
+    HEX,
+    INNER,
+    TOKEN,
+    UPPER,
+    all_of,
+    contains,
+    is_any,
+    pack,
+    packed,
+)
 
 MIN_TOKEN_BYTES = 20
 MAX_TOKEN_BYTES = 256
@@ -20,71 +33,76 @@ MIN_ENTROPY_BITS = 2.8
 """Bits per character of what follows the prefix. Random keys of 16 characters have about 3.6,
 placeholders below 2.5."""
 
-_KEYS: tuple[tuple[str, int, int, int], ...] = (
-    # prefix, shortest and longest word, alphabet of the rest
-    ("AKIA", 20, 20, UPPER | DIGIT),  # Amazon: long-term, temporary, bearer
-    ("ASIA", 20, 20, UPPER | DIGIT),
-    ("ABIA", 20, 20, UPPER | DIGIT),
-    ("ghp_", 40, 40, ALNUM),  # GitHub: personal, OAuth, user, server, refresh
-    ("gho_", 40, 40, ALNUM),
-    ("ghu_", 40, 40, ALNUM),
-    ("ghs_", 40, 40, ALNUM),
+_UPPER_DIGIT = UPPER | DIGIT
+# Prefixes, then the shortest and longest word and the alphabet of the rest, as makers document them
+# and as gitleaks and detect-secrets publish them.
+_FORMS: tuple[tuple[str, int, int, int], ...] = (
+    ("AKIA ASIA ABIA ACCA A3T", 20, 20, _UPPER_DIGIT),  # Amazon
+    ("ghp_ gho_ ghu_ ghs_", 40, 40, ALNUM),  # GitHub
     ("ghr_", 40, 80, ALNUM),
     ("github_pat_", 93, 93, TOKEN),
-    ("glpat-", 26, 26, TOKEN),  # GitLab
-    ("xoxa-", 20, 120, TOKEN),  # Slack
-    ("xoxb-", 20, 120, TOKEN),
-    ("xoxe-", 20, 256, TOKEN),
-    ("xoxo-", 20, 120, TOKEN),
-    ("xoxp-", 20, 120, TOKEN),
-    ("xoxr-", 20, 120, TOKEN),
-    ("xoxs-", 20, 120, TOKEN),
+    ("glpat- glrt-", 25, 256, TOKEN),  # GitLab, with a routing tail too
+    ("gldt- glft- glsoat- glffct- glimt- glcbt- GR1348941", 25, 36, TOKEN),
+    ("glptt-", 46, 46, TOKEN),
+    ("glagent- gloas-", 58, 70, TOKEN),
+    ("xoxa- xoxb- xoxo- xoxp- xoxr- xoxs- xoxe- xapp-", 20, 256, TOKEN),  # Slack
     ("AIza", 39, 39, TOKEN),  # Google
     ("GOCSPX-", 35, 35, TOKEN),
-    ("sk_live_", 24, 120, ALNUM),  # Stripe
-    ("rk_live_", 24, 120, ALNUM),
-    ("sk_test_", 24, 120, ALNUM),
+    ("sk_live_ rk_live_ sk_test_ rk_test_ sk_prod_ rk_prod_", 20, 120, ALNUM),  # Stripe
     ("whsec_", 30, 80, ALNUM),
     ("sk-ant-", 60, 160, TOKEN),  # Anthropic
-    ("sk-proj-", 48, 220, TOKEN),  # OpenAI
+    ("sk-proj- sk-svcacct- sk-admin-", 48, 256, TOKEN),  # OpenAI
     ("sk-", 51, 51, ALNUM),
-    ("hf_", 37, 37, ALPHA),  # Hugging Face
-    ("npm_", 40, 40, ALNUM),
+    ("hf_ api_org_", 37, 42, ALPHA),  # Hugging Face
+    ("npm_ pnu_ r8_ sgp_", 40, 60, ALNUM),  # npm, Prefect, Replicate, Sourcegraph
     ("pypi-AgE", 60, 256, TOKEN),
-    ("dop_v1_", 71, 71, HEX),  # DigitalOcean: personal, OAuth, refresh
-    ("doo_v1_", 71, 71, HEX),
-    ("dor_v1_", 71, 71, HEX),
-    ("shpat_", 38, 38, HEX),  # Shopify: access, custom, private, shared
-    ("shpca_", 38, 38, HEX),
-    ("shppa_", 38, 38, HEX),
-    ("shpss_", 38, 38, HEX),
-    # As gitleaks and detect-secrets publish them.
-    ("glptt-", 46, 46, TOKEN),
-    ("glrt-", 25, 25, TOKEN),
-    ("xapp-", 40, 200, TOKEN),
-    ("dapi", 36, 36, HEX),  # Databricks
+    ("dop_v1_ doo_v1_ dor_v1_ sntryu_", 71, 71, HEX),  # DigitalOcean, Sentry
+    ("shpat_ shpca_ shppa_ shpss_", 38, 38, HEX),  # Shopify
+    ("dapi", 36, 38, TOKEN),  # Databricks
     ("key-", 36, 36, HEX),  # Mailgun
-    ("sq0atp-", 29, 29, TOKEN),  # Square
-    ("sq0csp-", 50, 50, TOKEN),
+    ("SK", 34, 34, HEX),  # Twilio
+    ("sq0atp- sq0csp-", 29, 67, TOKEN),  # Square
     ("lin_api_", 48, 48, ALNUM),  # Linear
     ("PMAK-", 64, 64, TOKEN),  # Postman
-    ("pscale_", 45, 80, TOKEN),  # PlanetScale
+    ("pscale_", 42, 80, TOKEN),  # PlanetScale
     ("pul-", 44, 44, HEX),  # Pulumi
-    ("r8_", 40, 40, ALNUM),  # Replicate
     ("glsa_", 46, 46, TOKEN),  # Grafana
-    ("NRAK-", 32, 32, ALNUM),  # New Relic
+    ("NRAK- NRII-", 32, 37, TOKEN),  # New Relic
     ("rubygems_", 57, 57, TOKEN),
-    ("gsk_", 56, 56, ALNUM),  # Groq
-    ("pplx-", 53, 53, ALNUM),  # Perplexity
+    ("gsk_ pplx-", 53, 56, ALNUM),  # Groq, Perplexity
     ("LTAI", 20, 30, ALNUM),  # Alibaba
     ("AKID", 36, 36, ALNUM),  # Tencent
     ("xkeysib-", 89, 89, TOKEN),  # Brevo
     ("ATATT3xF", 180, 256, TOKEN),  # Atlassian
     ("ntn_", 50, 50, ALNUM),  # Notion
-    ("EZAK", 58, 58, ALNUM),  # EasyPost
+    ("EZAK EZTK", 58, 58, ALNUM),  # EasyPost
     ("tfp_", 48, 64, TOKEN),  # Typeform
     ("CLOJARS_", 68, 68, TOKEN),
+    ("A3-", 39, 40, TOKEN),  # 1Password
+    ("p8e-", 36, 36, ALNUM),  # Adobe
+    ("AGE-SECRET-KEY-1", 74, 74, ALNUM),
+    ("AKCp cmVmd", 64, 73, ALNUM),  # Artifactory
+    ("4b1d", 42, 42, ALNUM),  # ClickHouse
+    ("duffel_live_ duffel_test_", 55, 55, TOKEN),
+    ("EAAM EAAC", 104, 256, ALNUM),  # Facebook
+    ("FLWSECK_TEST-", 25, 47, TOKEN),  # Flutterwave
+    ("fo1_", 47, 47, TOKEN),  # Fly.io
+    ("HRKU-AA", 65, 65, TOKEN),  # Heroku
+    ("ico-", 36, 36, ALNUM),  # Infracost
+    ("s-s4t2ud- s-s4t2af-", 73, 73, HEX),  # Intra 42
+    ("API-", 30, 30, _UPPER_DIGIT),  # Octopus Deploy
+    ("rdme_", 75, 75, ALNUM),  # ReadMe
+    ("tk-us-", 54, 54, TOKEN),  # Scalingo
+    ("sm_aat_ sm_pat_ sm_sat_", 23, 23, ALNUM),  # SettleMint
+    ("shippo_live_ shippo_test_", 52, 52, HEX),
 )
+_KEYS = sorted(
+    (prefix, shortest, longest, alphabet)
+    for prefixes, shortest, longest, alphabet in _FORMS
+    for prefix in prefixes.split()
+)
+# Where the prefixes of each first byte begin in the table.
+_FIRST = np.searchsorted([ord(prefix[0]) for prefix, _, _, _ in _KEYS], np.arange(257))
 # The first eight bytes of a word as one number, and which of its bits a prefix decides.
 _PREFIX = np.array(
     [int.from_bytes(p.encode()[:8].ljust(8, b"\0"), "big") for p, _, _, _ in _KEYS], np.uint64
@@ -92,6 +110,8 @@ _PREFIX = np.array(
 _PREFIX_MASK = np.array(
     [(2**64 - 1) << (64 - 8 * min(8, len(p))) & (2**64 - 1) for p, _, _, _ in _KEYS], np.uint64
 )
+_SENDGRID, _DOPPLER = packed("sg. dp.pt.")
+_VAULT = packed("hvs. hvb.")
 _PREFIX_BYTES = np.array([len(p) for p, _, _, _ in _KEYS], np.int64)
 _SHORTEST = np.array([shortest for _, shortest, _, _ in _KEYS], np.int64)
 _LONGEST = np.array([longest for _, _, longest, _ in _KEYS], np.int64)
@@ -146,7 +166,9 @@ def key_end(v: np.ndarray, hi: int, start: int, end: int, counts: np.ndarray) ->
     head = np.uint64(0)
     for k in range(start, start + 8):
         head = (head << np.uint64(8)) | np.uint64(v[k])
-    for n in range(len(_PREFIX)):
+    if _is_mailchimp(v, start, end):
+        return end
+    for n in range(_FIRST[v[start]], _FIRST[v[start] + 1]):
         if (
             (head ^ _PREFIX[n]) & _PREFIX_MASK[n] == 0
             and _SHORTEST[n] <= size <= _LONGEST[n]
@@ -155,6 +177,37 @@ def key_end(v: np.ndarray, hi: int, start: int, end: int, counts: np.ndarray) ->
         ):
             return end
     return -1
+
+
+@inner
+def signed_key(v: np.ndarray, low: int, hi: int, start: int, end: int) -> tuple[int, int]:
+    """The key of which the word v[start:end] is what follows a sign, or (-1, -1): SG.x.y of
+    SendGrid, hvs.x and hvb.x of Vault, dp.pt.x of Doppler, 123456789:Ax of Telegram."""
+    size, first = end - start, start - 1
+    is_telegram = size == 35 and v[first] == 58 and v[start] == 65
+    before = DIGIT if is_telegram else ALPHA | INNER
+    while first > low and start - first < 18 and is_any(v[first - 1], before):
+        first -= 1
+    if first > low and is_any(v[first - 1], TOKEN):
+        return -1, -1
+    word = pack(v, first, start)
+    if is_telegram and start - first > 8:
+        return first, end
+    if word == _SENDGRID and size == 22:
+        last = _segment_end(v, end, hi)
+        return (first, last) if last == end + 44 else (-1, -1)
+    if (size >= 90 and contains(_VAULT, word)) or (size == 43 and word == _DOPPLER):
+        return first, end
+    return -1, -1
+
+
+@inner
+def _is_mailchimp(v: np.ndarray, start: int, end: int) -> bool:
+    """Whether a word is a key of Mailchimp: 32 hexadecimal digits, -us, and a number."""
+    dash = start + 32
+    if not 36 <= end - start <= 37 or v[dash] != 45 or v[dash + 1] != 117 or v[dash + 2] != 115:
+        return False
+    return all_of(v, start, dash, HEX) and all_of(v, dash + 3, end, DIGIT)
 
 
 @inner

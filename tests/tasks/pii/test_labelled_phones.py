@@ -59,6 +59,14 @@ def test_words_behind_a_number_count_where_the_verb_comes_last(text) -> None:
         "mail.hotline.fr [212.155.65.117x] phone 10.0.19041.1 doi:10.1016/j.cell.2008.10.015",
         "Message-Id: 18090200013$102192 &p=13912345678&q",
         "We like to call. Then 2125552368 came out.",
+        "routing_number: 053000196, return trace number: '214874812', seq number 8000020612",
+        "['identification']['number'] = 0987654321; lei nº 12.780/2013; no  9212 9212",
+        "BigDecimal(num). 5344342.34, call 7\n  27  2008-06-20 11:15, call 282  1999-11-11 21:47",
+        "callback(dhex('01 02 03 04 05 06 07 08')), PhoneStatusBar: vis=40000600, HP 167996941",
+        "PHONE_NO()\n   25  1999-11-11 21:46, err_num: 2, packets: 49640783, REFID:3154273850",
+        "01 02 03 04 05, 'CELULARES,DE MADEIRA',44189000, nr 101000?21022086 ",
+        "05 34 15 98 97 e8 06, 02 00 02 11 82 df 8e, 174 0000.0000 yes",
+        "telefonia 85179010, 'cep': '83050580', NR:XXX 22.05.11/14.25",
     ],
 )
 def test_numbers_of_other_things_stay(text) -> None:
@@ -86,8 +94,15 @@ def test_without_regions_international_numbers_behind_a_word_are_found_still() -
 
 
 def test_mobile_numbers_of_china_are_found_by_form_where_china_is_a_region() -> None:
-    assert len(find_spans(b"saw 13912345678", PiiConfig(regions=("CN",)))) == 1
-    assert find_spans(b"saw 13912345678", PiiConfig(regions=("US",))) == []
+    seen = "见到 13912345678".encode()
+    assert len(find_spans(seen, PiiConfig(regions=("CN",)))) == 1
+    assert find_spans(seen, PiiConfig(regions=("US",))) == []
+    assert len(find_spans(b"saw 139-1234-5678", PiiConfig(regions=("CN",)))) == 1
+
+
+def test_counters_of_eleven_digits_are_no_mobile_numbers_without_chinese_near() -> None:
+    text = "13752019190 unicasts, TX | 13561139927\n数 " + "x" * 50 + " 14142282124"
+    assert find_spans(text.encode(), PiiConfig(regions=("CN",))) == []
 
 
 @numba.njit

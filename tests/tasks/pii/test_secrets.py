@@ -28,6 +28,9 @@ VALUE = "aB3dE5fG7hJ9kL1m"
         ("authentication_token: " + VALUE, "token: <SECRET>"),
         ("api_key: 1a2b3c4d-5e6f-7a8b-9c0d-1e2f3a4b5c6d", "key: <SECRET>"),
         ("dapi" + "0123456789abcdef" * 2, "<API_KEY>"),
+        ("x_token=" + VALUE + "&name=a+b", "x_token=<SECRET>&name=a+b"),
+        ("password=14givE!corps&amp;station=7", "password=<SECRET>&amp;station=7"),
+        ("password='14givE&corps!'", "password='<SECRET>'"),
     ],
 )
 def test_secrets_in_urls_and_assignments_are_found(text, want) -> None:
@@ -47,11 +50,36 @@ def test_secrets_in_urls_and_assignments_are_found(text, want) -> None:
         "token = '1a2b3c4d-5e6f-7a8b-9c0d-1e2f3a4b5c6d' x://ApiPassword:aB3dE5fG7hJ9/k updateToken:"
         " aB3dE5fG7hJ9kL1m",
         "private_key: ed25519.Ed25519PrivateKey, secret = kXxh3Secrets cvs://:pserver:anon1cvs@host",
+        "activity token: android.os.BinderProxy@2bd79ce PublicKeyToken=b77a5c561934e089",
         "public_key = 'aB3dE5fG7hJ9kL1mN2pQ' if password == other: passwords=aB3dE5fG7hJ9kL1m",
     ],
 )
 def test_placeholders_references_and_words_stay(text) -> None:
     assert scrub(text) == text
+
+
+HEX = "0123456789abcdef" * 5
+MIXED = "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8vW0xY1zA2bC3dE4fG5hJ6kL7m" * 2
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "gldt-" + MIXED[:20],
+        "AKCp" + MIXED[:69],
+        "shippo_live_" + HEX[:40],
+        "sk-admin-" + MIXED[:50],
+        "SG." + MIXED[:22] + "." + MIXED[2:45],
+        "hvs." + MIXED[:95],
+        "dp.pt." + MIXED[:43],
+        "123456789:A" + MIXED[:34],
+        HEX[:32] + "-us12",
+    ],
+)
+def test_keys_by_published_rules_are_found_whole_and_no_halves_of_them(key) -> None:
+    assert scrub(f'value "{key}", {key}') == 'value "<API_KEY>", <API_KEY>'
+    other = f"{key[: len(key) // 2]}, a{key}"
+    assert scrub(other) == other
 
 
 @given(st.text(st.sampled_from("aZ9=:/@ \"'_-.<>$\n"), max_size=40))
