@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from llm_core.config import ConfigError, to_plain
+from llm_core.planner.cost import flops_per_token
 from llm_core.planner.fit import predict_memory
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.layouts import Candidate, choose_layout
@@ -74,9 +75,10 @@ def beside_measured(
 
 
 def _speed(own: Candidate, hardware: HardwareConfig, tokens_per_s: float) -> dict[str, float]:
-    """MFU: of the stated peak, attention by its causal half of whole rows."""
+    """MFU: of the stated peak, attention by its causal half."""
     model, train = own.work.model, own.work.train
-    flops = tokens_per_s * model.training_flops_per_token(train.seq_len, causal=True)
+    per_token = flops_per_token(model, own.work.memory, train.seq_len)
+    flops = tokens_per_s * per_token.model_causal
     peak = own.work.parallel.num_processes * hardware.peak(train.dtype, train.float8)
     return {
         "step_s": train.tokens_per_step / tokens_per_s,
