@@ -86,7 +86,7 @@ def _by_work(fit: ScalingFit) -> Drawn:
         flops = least * (most / least) ** (step / (NUM_BUDGETS - 1))
         name = f"{flops:.1e} FLOP"
         best = fit.optimum(flops)
-        whole = [(n, fit.law.loss(n, flops / 6 / n)) for n in _sizes(fit)]
+        whole = [(n, fit.law.loss(n, flops / 6 / n)) for n in _sizes(fit, best.num_weights.value)]
         curve = [(n, loss) for n, loss in whole if loss < HIGHEST * best.loss.value]
         series += [
             Series(name, curve, tone),
@@ -96,8 +96,10 @@ def _by_work(fit: ScalingFit) -> Drawn:
     return _chart(series), legend
 
 
-def _sizes(fit: ScalingFit) -> list[float]:
-    low, high = (end(point.num_weights for point in fit.points) for end in (min, max))
+def _sizes(fit: ScalingFit, *others: float) -> list[float]:
+    """From below the smallest model of the runs, and of others, to above the largest."""
+    weights = [*(point.num_weights for point in fit.points), *others]
+    low, high = min(weights), max(weights)
     low, high = math.log(low / MARGIN), math.log(high * MARGIN)
     return [math.exp(low + (high - low) * step / 40) for step in range(41)]
 
