@@ -1,6 +1,7 @@
 """Checks that the settings in the guides on training and on several GPUs exist and are valid."""
 
 import re
+import shlex
 from functools import reduce
 from itertools import zip_longest
 
@@ -35,12 +36,14 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
     for name, value in NAMED:
         if value and name not in GROUPS and value != "FOLDER":
             values.setdefault(name, []).append(f"{name}={value}")
-    commands = re.findall(r"^textmill run (.+)$", PAGE, re.MULTILINE)
+    commands = re.findall(r"^textmill run (.+)$", PAGE.replace("\\\n", " "), re.MULTILINE)
     assert commands
     for command in commands:
-        compose(command.split())
+        compose(shlex.split(command))
     for overlap in values.pop("parallel.tp_overlap"):
         compose(["parallel=tp", overlap])
+    for growth in values.pop("train.init_vocab"):
+        compose(["train.init_from=FOLDER", growth])
     alone = [[override] for name in ALONE for override in values.pop(name)]
     for together in [*alone, *zip_longest(*values.values())]:
         compose(
