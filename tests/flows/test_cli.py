@@ -204,13 +204,21 @@ def choices_in_turn() -> list[list[str]]:
     one of each side by side."""
     alone: dict[str, list[str]] = {"train": [], "parallel": [], "memory": ["parallel=fsdp"]}
     together = [
-        [f"{group}={choice}" for choice in choices(group)]
+        # `this` is a machine that was calibrated.
+        [f"{group}={choice}" for choice in choices(group) if choice != "this"]
         for group in groups()
         if group not in alone
     ]
-    turns = [["train.seq_len=256", *filter(None, turn)] for turn in zip_longest(*together)]
-    # The planner chooses for some device.
-    more = {"parallel=auto": ["hardware=h100"]}
+    # The planner chooses for some device, and toxicity is told by a model of the user.
+    model = "scores.classifiers.toxicity.model_path=m"
+    more = {"parallel=auto": ["hardware=h100"], "scores=toxicity": [model]}
+    turns = [
+        [
+            "train.seq_len=256",
+            *(word for choice in turn if choice for word in [choice, *more.get(choice, [])]),
+        ]
+        for turn in zip_longest(*together)
+    ]
     return turns + [
         [f"{group}={choice}", *extra, *more.get(f"{group}={choice}", [])]
         for group, extra in alone.items()

@@ -84,8 +84,13 @@ def test_damage_to_every_stage_is_said_once_each_and_rebuilt(
 
 @pytest.mark.parametrize("stage", [name for name in STAGES if name != "report"])
 def test_a_flipped_byte_costs_its_own_stage_only(
-    stage: str, made: dict[str, Path], stand_in_stages: list[str], run_cli: RunCli
+    stage: str,
+    made: dict[str, Path],
+    stand_in_stages: list[str],
+    run_cli: RunCli,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     flip(made[stage] / "out.txt")
     assert "damaged: out.txt has changed content" in run_cli("plan")["out"]
     assert run_cli("run")["code"] == 0

@@ -64,8 +64,9 @@ def test_changed_setting_reruns_its_stage_and_what_follows(
 
 
 def test_plan_says_why_and_runs_nothing(
-    stand_in_stages: list[str], run_cli: RunCli, tmp_path: Path
+    stand_in_stages: list[str], run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert f"{len(STAGES)} of {len(STAGES)} stages would run" in run_cli("plan")["out"]
     assert stand_in_stages == []
     first = run_cli("run")["summary"]

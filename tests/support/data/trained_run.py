@@ -91,7 +91,7 @@ def save_model(folder: Path, vocab_size: int, weight_scale: float) -> None:
     }
     config = ModelConfig(vocab_size=vocab_size, **shape, tied_embeddings=False)
     model = Transformer(config)
-    init_weights(model, seed=1)
+    init_weights(model, seed=3)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:

@@ -41,11 +41,15 @@ def server(folder: Path) -> Iterator[Served]:
 @pytest.fixture
 def slow_steps(server: Served, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """The engine, whose steps take long enough to act between them."""
+    return slow_down(server, monkeypatch)
+
+
+def slow_down(server: Served, monkeypatch: pytest.MonkeyPatch, step_s: float = 0.02) -> Engine:
     engine = server.service.worker._engine
     step = engine.step
 
     def slow() -> list[NewToken]:
-        time.sleep(0.02)
+        time.sleep(step_s)
         return step()
 
     monkeypatch.setattr(engine, "step", slow)
@@ -147,9 +151,11 @@ def test_a_client_that_reads_nothing_is_cut_off(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tasks.serving.server.STALLED_S", 0.5)
-    with served(folder, ServeConfig(max_running=4)) as server, read_nothing(server):
-        cancelled = server.service.metrics.cancelled
-        until(lambda: cancelled._value.get() == 1, "the connection is cut")
+    with served(folder, ServeConfig(max_running=4)) as server:
+        slow_down(server, monkeypatch, 0.1)  # or its answer would be over before
+        with read_nothing(server):
+            cancelled = server.service.metrics.cancelled
+            until(lambda: cancelled._value.get() == 1, "the connection is cut")
 
 
 def test_a_stop_string_within_a_burst_ends_its_answer_once(

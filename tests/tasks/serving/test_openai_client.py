@@ -36,7 +36,8 @@ def test_models_are_listed_and_found_by_name(client: openai.OpenAI) -> None:
 def test_a_completion_is_what_the_engine_writes(server: Served, client: openai.OpenAI) -> None:
     made = client.completions.create(model=NAME, prompt="the a", max_tokens=24, temperature=0)
     ids = alone(server, prompt_ids(server, "the a"), GREEDY, 24)
-    assert made.choices[0].text == server.service.tokenizer.decode(ids)
+    # A character that is not complete at the end is not sent.
+    assert made.choices[0].text == server.service.tokenizer.decode(ids).rstrip("\ufffd")
     assert made.usage is not None
     assert made.usage.prompt_tokens == len(prompt_ids(server, "the a"))
     assert made.usage.completion_tokens == len(ids)
