@@ -29,13 +29,10 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.engine import throttled
-from llm_core.calibration.steps import run_config
+from llm_core.calibration.steps import random_step
 from llm_core.config import build
-from llm_core.data.batch import Batch
 from llm_core.model.config import ModelConfig
-from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import OptimConfig
-from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.planner.hardware import HardwareConfig, LinkConfig, read_record
@@ -43,7 +40,6 @@ from llm_core.planner.layouts import Candidate, choose_layout
 from llm_core.planner.step import Work
 from llm_core.printing import show
 from llm_core.training.config import TrainConfig
-from llm_core.training.step import train_step
 
 WORLD = 4
 MODELS = {
@@ -159,17 +155,12 @@ def _rank(
 
 def _step_s(work: Work, ranks: Ranks, num_steps: int) -> float:
     """The least of the slowest process."""
-    config = run_config(work)
-    layout = build_layout(work.model, work.parallel, work.train, ranks, work.memory)
-    optimizer = build_optimizer(layout, work.optim, work.train.dtype)
-    rows = work.train.global_batch_sequences // work.parallel.dp
-    ids = torch.randint(work.model.vocab_size, (rows, work.train.seq_len + 1))
-    batch = Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+    run = random_step(work, ranks)
     best = math.inf
     for number in range(num_steps + 1):
         ranks.barrier()
         began = time.perf_counter()
-        train_step(layout, optimizer, batch, work.optim.lr, config, ranks)
+        run()
         step_s = torch.tensor(time.perf_counter() - began)
         dist.all_reduce(step_s, dist.ReduceOp.MAX)
         best = min(best, float(step_s)) if number else best

@@ -6,6 +6,7 @@ whatever its size.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,17 +41,13 @@ class Step:
     measured_s: float
 
 
-def run_config(work: Work) -> RunConfig:
-    """What the trainer gets; the files of data are not read."""
-    return RunConfig(
-        work.model, work.optim, work.train, work.parallel, Path("none"), Path("none"), work.memory
+def random_step(work: Work, ranks: Ranks) -> Callable[[], None]:
+    """What does a training step on random tokens. Every rank of the layout builds and calls one."""
+    # The trainer's config; its files of data are not read.
+    nowhere = Path("none")
+    config = RunConfig(
+        work.model, work.optim, work.train, work.parallel, nowhere, nowhere, work.memory
     )
-
-
-def time_step(work: Work, ranks: Ranks, budget_s: float = BUDGET_S) -> Step:
-    """Of random tokens; at least five steps after three. Every rank of the layout calls it, and
-    gets the time of its own."""
-    config = run_config(work)
     layout = build_layout(work.model, work.parallel, work.train, ranks, work.memory)
     optimizer = build_optimizer(layout, work.optim, work.train.dtype)
     rows = work.train.global_batch_sequences // work.parallel.dp
@@ -60,6 +57,13 @@ def time_step(work: Work, ranks: Ranks, budget_s: float = BUDGET_S) -> Step:
     def run() -> None:
         train_step(layout, optimizer, batch, work.optim.lr, config, ranks)
 
+    return run
+
+
+def time_step(work: Work, ranks: Ranks, budget_s: float = BUDGET_S) -> Step:
+    """At least five steps after three. Every rank of the layout calls it, and gets the time of its
+    own."""
+    run = random_step(work, ranks)
     if ranks.world == 1:
         return Step(work, Stopwatch(ranks.device, budget_s).least_s(run, 5, 3))
     found: list[float] = []

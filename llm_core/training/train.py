@@ -12,18 +12,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import fcntl
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
 import numpy as np
-from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.reader import CheckpointError
@@ -32,10 +29,8 @@ from llm_core.data.loader import Loader
 from llm_core.data.prefetch import Prefetch
 from llm_core.data.shards import ShardError, TokenShards, open_shards
 from llm_core.device import device_name, memory_bytes, set_threads
-from llm_core.durable import sync_folder
-from llm_core.huggingface.export import export_model, read_weights
+from llm_core.huggingface.export import read_weights
 from llm_core.huggingface.growth import read_grown_weights
-from llm_core.locks import open_lock
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
@@ -43,7 +38,7 @@ from llm_core.parallel.apply import build_layout
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import initialize, whole_weights, write_weights
-from llm_core.printing import escape_defects, note, show
+from llm_core.printing import escape_defects, note
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
 from llm_core.profiling.roofline import training_peak
@@ -53,15 +48,20 @@ from llm_core.training.metric_log import (
     PROFILE_FOLDER,
     TIMING_FILE,
     MetricLog,
-    is_of_run,
-    iter_rows,
 )
 from llm_core.training.rollback import Rollback
 from llm_core.training.run_config import RunConfig, read_run_config
-from llm_core.training.status import LOCK_FILE, STATUS_FILE, Heartbeat
+from llm_core.training.status import STATUS_FILE, Heartbeat
 from llm_core.training.throughput import StepClock
 from llm_core.training.trainer import Preempted, Trainer
 from llm_core.training.validate import read_validation_set
+from llm_core.training.workdir import (
+    MODELS_FOLDER,
+    hold_workdir,
+    is_first_rank,
+    last_step,
+    publish_model,
+)
 
 TRY_AGAIN = os.EX_TEMPFAIL
 """Exit code of a run that was asked to stop and has saved: started again, it resumes."""
@@ -69,8 +69,6 @@ REFUSED = 2
 """Exit code of a run that is refused, diverges or cannot write; it would end so again."""
 USER_ERRORS = (ConfigError, ShardError, CheckpointError, TrainingDiverged, OSError)
 """What ends with that code and one line, which names the way out; anything else is a defect."""
-MODEL_FOLDER, MODELS_FOLDER = "model", "models"
-"""Of the last step, and of earlier ones in a folder each."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -168,7 +166,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 if ranks.is_first:
                     folder = f"{MODELS_FOLDER}/step-{step:08d}"
                     publish_model(
-                        config, weights, workdir, shards.eos_id, shards.turn_end_ids, folder
+                        config.model, weights, workdir, shards.eos_id, shards.turn_end_ids, folder
                     )
 
             guard, recorder = config.optim.guard, None
@@ -205,7 +203,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
         if outcome == "finished":
             weights = whole_weights(layout, ranks)
             if ranks.is_first:
-                publish_model(config, weights, workdir, shards.eos_id, shards.turn_end_ids)
+                publish_model(config.model, weights, workdir, shards.eos_id, shards.turn_end_ids)
         if ranks.is_first:
             status.end(outcome, held_bytes=optimizer.held_bytes())
         ranks.barrier()
@@ -222,25 +220,6 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
         note(f"llm_core.training.train: {event} (step {step}): {what}")
 
     return report
-
-
-def publish_model(
-    config: RunConfig,
-    weights: Mapping[str, Tensor],
-    workdir: Path,
-    eos_id: int | None,
-    turn_end_ids: Sequence[int] = (),
-    folder: str = MODEL_FOLDER,
-) -> None:
-    """Export to `folder`, which is the whole model or is not there."""
-    final, unpublished = workdir / folder, workdir / f".{MODEL_FOLDER}.tmp"
-    final.parent.mkdir(exist_ok=True)
-    for path in (unpublished, final):
-        if path.exists():
-            shutil.rmtree(path)
-    export_model(config.model, weights, unpublished, eos_id, turn_end_ids)
-    os.rename(unpublished, final)
-    sync_folder(final.parent)
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
@@ -319,32 +298,6 @@ class StopFlag:
 
     def _raise(self, _number: int, _frame: FrameType | None) -> None:
         self._raised = True
-
-
-@contextmanager
-def hold_workdir(workdir: Path) -> Iterator[None]:
-    """Be the only trainer in a directory, by a lock of the first rank that ends with it."""
-    if not is_first_rank():
-        yield
-        return
-    with open_lock(workdir / LOCK_FILE) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            show("an earlier trainer is still saving; waiting for it to end", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def is_first_rank() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
-def last_step(workdir: Path) -> int:
-    step = 0
-    for row in iter_rows(workdir / METRICS_FILE):
-        step = step if is_of_run(row) else int(row["step"])
-    return step
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def test_a_reader_sees_that_a_run_without_a_last_word_is_dead_and_one_that_lives
 ) -> None:
     script = (
         "import sys; from pathlib import Path; from llm_core.training.status import Heartbeat; from"
-        " llm_core.training.train import hold_workdir\nwith hold_workdir(Path(sys.argv[1])),"
+        " llm_core.training.workdir import hold_workdir\nwith hold_workdir(Path(sys.argv[1])),"
         " Heartbeat(Path(sys.argv[1]), 30):\n    print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
