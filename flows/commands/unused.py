@@ -51,7 +51,8 @@ REMOVED = re.compile(
 """What a killed removal leaves: already out of the store, and so never in use."""
 UNFINISHED_PART = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 REPLACED = re.compile(r"replaced-[a-z]+-[0-9a-f]{16}-\d+")
-FETCHED = re.compile(r"[0-9a-f]{32}(\..+)?")
+FETCHED = re.compile(r"[0-9a-f]{32}(\..+)?|\.[0-9a-f]{32}\.jsonl\.[0-9a-f]{32}\.tmp")
+"""Fetched files, and what a killed fetch leaves: `.part` of a file, `.tmp` of rows."""
 PARTS = ("parts", "part")
 WORK_FOLDERS = frozenset({"out", "out.work"})
 

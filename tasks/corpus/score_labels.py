@@ -7,11 +7,11 @@ again.
 
 from __future__ import annotations
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.corpus.documentset import one_chunk
+from tasks.corpus.metadata import text_under
 
 LABELS_FILE = "labels.parquet"
 LABELS_FOLDER = "labels"
@@ -26,7 +26,7 @@ def label_table(
     # Documents of one source often have the same metadata.
     metadata = one_chunk(documents["metadata"]).dictionary_encode()
     registers = pa.array(
-        [register_of(one, register_key) for one in metadata.dictionary.to_pylist()], pa.string()
+        [text_under(one, register_key) for one in metadata.dictionary.to_pylist()], pa.string()
     )
     return pa.table(
         {
@@ -36,11 +36,3 @@ def label_table(
             "bytes": pc.binary_length(documents["text"]).cast(pa.int64()),
         }
     )
-
-
-def register_of(metadata: str | None, key: str | None) -> str:
-    """The text under a key of a document's metadata, `(none)` where there is none."""
-    if key is None or not metadata or key not in metadata:
-        return NONE
-    value = orjson.loads(metadata).get(key)
-    return value if isinstance(value, str) else NONE

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.corpus.documentset import one_chunk, read_table
-from tasks.corpus.groups import GROUP_COLUMN
+from tasks.corpus.groups import GROUP_COLUMN, warn_without_groups
 from tasks.dedup.config import DedupConfig
 from tasks.runtime.parts import PartResult
 from tasks.runtime.stage import StageFailure
@@ -105,6 +105,7 @@ def _order_of_preference(table: pa.Table, config: DedupConfig) -> np.ndarray:
             # NaN sorts last, and so does what is missing.
             keys.append(-table["quality"].to_numpy(zero_copy_only=False))
         elif rule == "group":
+            warn_without_groups(table[GROUP_COLUMN], "dedup.group_key", config.group_key)
             keys.extend(_larger_groups_first(table[GROUP_COLUMN]))
         elif rule == "length":
             # The longest comes first.

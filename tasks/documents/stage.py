@@ -37,7 +37,7 @@ from tasks.corpus.documentset import (
     sum_counters,
     write_table,
 )
-from tasks.corpus.groups import GROUP_COLUMN, group_ids
+from tasks.corpus.groups import GROUP_COLUMN, group_ids, warn_without_groups
 from tasks.corpus.tally import largest, tally_columns
 from tasks.corpus.turns import TURNS, TURNS_COLUMN, has_turns, spans_of, with_spans
 from tasks.corpus.visible import shows
@@ -99,6 +99,7 @@ def write_documents(
     groups = pa.concat_tables(tables).combine_chunks()
     joined = None
     if config.group_key is not None:
+        warn_without_groups(groups[GROUP_COLUMN], "documents.group_key", config.group_key)
         joined = join_families(groups["family_id"], groups[GROUP_COLUMN])
         groups = groups.set_column(0, "family_id", units_of(groups["family_id"], joined))
     families = groups.group_by("family_id", use_threads=False).aggregate([("bytes", "sum")])

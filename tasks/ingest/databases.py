@@ -13,7 +13,6 @@ Passwords come from where libpq finds them (PGPASSWORD, ~/.pgpass); addresses wi
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, LiteralString, cast
 from urllib.parse import urlsplit
 
 from llm_core.config import ConfigError
+from llm_core.durable import write_durably
 from llm_core.printing import get_logger
 
 logger = get_logger("tasks.ingest.databases")
@@ -46,12 +46,8 @@ def list_rows(paths: Sequence[str], query: str | None, cache: Path, where: str) 
         target = _target(connection, address, asked, cache)
         if not target.exists():
             cache.mkdir(parents=True, exist_ok=True)
-            part = target.with_name(f"{target.name}.part")
             logger.info("fetching the rows of a query from %s", shown(address))
-            with part.open("wb") as file:
-                for row in _rows(connection, asked, where):
-                    file.write(row)
-            os.replace(part, target)
+            write_durably(target, _rows(connection, asked, where))
         database = str(connection.info.dbname).replace("/", "_")
     return f"{database}.jsonl", target
 
@@ -129,7 +125,7 @@ def _target(connection: Any, address: str, query: str, cache: Path) -> Path:
     return cache / f"{hashlib.blake2b(told.encode(), digest_size=16).hexdigest()}.jsonl"
 
 
-def _rows(connection: Any, query: str, where: str) -> Iterator[bytes]:
+def _rows(connection: Any, query: str, where: str) -> Iterator[str]:
     """The rows as lines of JSON, in the order of the query."""
     # A line of its own ends a comment of the query.
     records = cast(LiteralString, f"from (\n{query}\n) as record")
@@ -142,4 +138,4 @@ def _rows(connection: Any, query: str, where: str) -> Iterator[bytes]:
         cursor.execute(f"select row_to_json(record)::text {records}")
         for (row,) in cursor:
             # Line ends between the tokens of a `json` column; in strings they are escaped.
-            yield row.replace("\r", " ").replace("\n", " ").encode() + b"\n"
+            yield row.replace("\r", " ").replace("\n", " ") + "\n"

@@ -5,12 +5,13 @@ The words hold no address and no secret: they get into logs and records.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from llm_core.config import ConfigError
 from tasks.ingest.remotesystems import EndlessFolders, RefusedConnection
@@ -33,18 +34,25 @@ REASONS: Mapping[str, str] = {
     "RevisionNotFoundError": "the repository has no such revision",
     "GatedRepoError": "its owner lets in those who asked on its page, with HF_TOKEN",
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set",
+    "SSLCertVerificationError": "its certificate is not trusted here",
 }
 """Name of an error → what it means; none of these passes by itself."""
 
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+AGAIN_LATER = (408, 429)
+"""Of the HTTP statuses below 500, those that ask for another attempt."""
+
 
 def patiently(action: Callable[[], T], address: str, where: str) -> T:
-    """Do it, again after a while where the trouble may pass. Raises ConfigError of one line."""
+    """Do it, again after a while where the trouble may pass. Raises ConfigError of one line, and
+    OSError as it is where the cache cannot be written."""
     attempts = ATTEMPTS_OF_PATIENT if address.partition("://")[0] in PATIENT else ATTEMPTS
     for attempt in range(attempts):
         try:
             return action()
         except _trouble() as error:
-            if _is_own_mistake(error):
+            if _is_own_mistake(error) or _is_of_cache(error):
                 raise
             reason, passes = _reason(error)
             if not passes or attempt == attempts - 1:
@@ -83,6 +91,14 @@ def _is_own_mistake(error: BaseException) -> bool:
     return str(frame.f_globals.get("__name__")).startswith("tasks.")
 
 
+def _is_of_cache(error: BaseException) -> bool:
+    """Whether the disk of the cache refused: only errors of this machine name a file."""
+    return isinstance(error, OSError) and (
+        (error.filename is not None and not isinstance(error, FileNotFoundError))
+        or error.errno in DISK_IS_FULL
+    )
+
+
 def _reason(error: BaseException) -> tuple[str, bool]:
     """What went wrong, in words that hold no address and no secret; and whether it may pass by
     itself."""
@@ -94,38 +110,48 @@ def _reason(error: BaseException) -> tuple[str, bool]:
             return words, False
     if "requester pays" in str(error):
         return "its readers pay; set FSSPEC_GS_REQUESTER_PAYS to your project", False
-    for cause in causes:
-        answer = getattr(cause, "response", None)
-        for status in (
-            getattr(cause, "status", None),
-            getattr(cause, "code", None),
-            getattr(answer, "status_code", None),
-        ):
-            if isinstance(status, int):
-                return f"HTTP status {status}", status >= 500 or status == 429
-    last = causes[-1]
+    # s3fs tells kinds of trouble apart, botocore has one kind for all.
+    last = next((cause for cause in reversed(causes) if not _answer_of_botocore(cause)), error)
     if isinstance(last, PermissionError) or (
         type(last) is OSError and str(last).startswith("Forbidden")
     ):
         return "access is denied", False
     if isinstance(last, FileNotFoundError):
         return "it is not there", False
+    for status in map(_status, causes):
+        if status is not None:
+            passes = status >= 500 or status in AGAIN_LATER or isinstance(last, TimeoutError)
+            return f"HTTP status {status}", passes
     if isinstance(last, OSError) and last.errno is not None and last.strerror:
         return os.strerror(last.errno) if last.errno > 0 else last.strerror, True
     # Complaints of headers quote them, and a header is where the secret is.
     if isinstance(last, (ValueError, NotImplementedError)) and "header" not in str(last).lower():
         return f"refused: {' '.join(str(last).split())[:200].rstrip('.')}", False
-    return (
-        type(last).__name__,
-        not isinstance(last, ValueError) and type(last).__name__ != "ClientError",
+    return type(last).__name__, not isinstance(last, ValueError)
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that an error tells of: aiohttp, gcsfs, httpx and botocore keep it in places
+    of their own."""
+    answer = getattr(error, "response", None)
+    found = (
+        getattr(error, "status", None),
+        getattr(error, "code", None),
+        getattr(answer, "status_code", None),
+        _answer_of_botocore(error).get("HTTPStatusCode"),
     )
+    return next((status for status in found if isinstance(status, int)), None)
+
+
+def _answer_of_botocore(error: BaseException) -> Mapping[str, Any]:
+    answer = getattr(error, "response", None)
+    return answer.get("ResponseMetadata", {}) if isinstance(answer, Mapping) else {}
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     seen: BaseException | None = error
     while seen is not None:
         yield seen
-        behind = (
-            seen.__context__ if isinstance(seen.__context__, OSError) else None
-        )  # httpx does not say what it raises from
+        # httpx does not say what it raises from.
+        behind = seen.__context__ if isinstance(seen.__context__, OSError) else None
         seen = seen.__cause__ or behind

@@ -22,7 +22,7 @@ from tasks.ingest.withdrawn import REMOVE_FILE
 from tasks.readers.encodings import is_encoding
 from tasks.readers.formats import Layout, format_of, known_formats
 from tasks.readers.recordlimits import DEFAULT_RECORD_BYTES, Limits
-from tasks.readers.tables.queries import may_be_one_select
+from tasks.readers.tables.queries import may_be_one_select, unsaved_changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +253,14 @@ class SourceConfig(InputConfig):
         where = self._where(name)
         if one.is_database:
             return Listing(dict([list_rows(one.paths, one.query, self.cache, where)]), [])
-        return one.chosen(list_files(one.paths, one.root, self.cache, where, one.assumed_format))
+        listed = list_files(one.paths, one.root, self.cache, where, one.assumed_format)
+        listing = one.chosen(listed)
+        for file in listing.files.values():
+            form = format_of(file.name, one.assumed_format)
+            # Changes beside a file are not in its digest, so a fault would be kept with its part.
+            if form and form.kind == "sqlite" and (why := unsaved_changes(file)):
+                raise ConfigError(f"{where}.paths: {file} is not its whole database: {why}")
+        return listing
 
     def unfetched(self) -> list[Unfetched]:
         """Files elsewhere that `listings` would fetch."""

@@ -72,9 +72,9 @@ class Rule:
     off.
 
     applies_to: `segmented` leaves out scripts without spaces, `terminal` languages that end
-    sentences without a mark, `lines` texts of few lines, `segmented_lines` both the first and the
-    last. languages: labels it applies to; empty for all. cuts: (language,
-    threshold) where languages have thresholds of their own; `threshold` is that of all others.
+    sentences without a mark, `lines` texts of few lines, `segmented_lines` what `segmented` and
+    `lines` leave out. languages: labels it applies to; empty for all. cuts: (language, threshold)
+    where languages have thresholds of their own; `threshold` is that of all others.
     """
 
     name: str

@@ -19,9 +19,9 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-import orjson
 
 from llm_core.config import ConfigError
+from tasks.corpus.metadata import text_under
 from tasks.quality.limits import RuleOverlay, drawn_feature
 from tasks.quality.presets import MIN_LINES, PRESETS, RULE_NAMES, Rule
 
@@ -178,12 +178,8 @@ def document_kind(
 
     metadata: a JSON object, whose text under `key` is the document's own kind.
     """
-    # Parsing the metadata of all documents costs more than judging, and most name no kind.
-    if by_kind and key is not None and metadata and key in metadata:
-        own = orjson.loads(metadata).get(key)
-        if isinstance(own, str) and own in by_kind:
-            return own
-    return kind_of_source.get(source)
+    own = text_under(metadata, key) if by_kind else None
+    return own if own in by_kind else kind_of_source.get(source)
 
 
 def _lay_over(choice: RuleOverlay, overlay: RuleOverlay) -> RuleOverlay:

@@ -2,9 +2,9 @@
 
 Members whose names are the same up to the first dot of the last step, and which stand one after
 another, are one record: a JSON object gives columns, a text or page the text. Other members are
-skipped as `archive_member`. A record is named by archive and sample, where no member has its id.
-It is a fault where a member cannot be read, where members give different values of one column, and
-where all of them take more than a record may.
+skipped as `archive_member`. A record whose members give no id has the names of archive and sample
+as its id. A sample is a fault if a member cannot be read, if members give different values of one
+column, or if they are larger than a record may be.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tasks.readers.pages import Encoded
 from tasks.readers.recordlimits import Limits
 
 VALUE_BYTES = 8
-"""What a number or a place in a list takes at least."""
+"""Least size of a value, such as a number or an element of a list."""
 
 
 class Member(NamedTuple):
@@ -32,7 +32,8 @@ class Member(NamedTuple):
 def join_samples(
     members: Iterator[Member], archive: str, id_column: str | None, limits: Limits
 ) -> Iterator[tuple[str, Iterator[Item]]]:
-    """(name of the sample, its items) in the order of the archive. No member knows its own id."""
+    """(name of the sample, its items) in the order of the archive. Members come without ids that
+    were made of their names."""
     for key, group in groupby(members, lambda member: sample_of(member.name)):
         name = f"{archive}!{key}"
         yield name, _joined(_Sample(key, limits), group, {id_column: name} if id_column else {})
@@ -101,7 +102,7 @@ def _fault(why: str) -> Fault:
 
 
 def _num_bytes(values: dict[str, Any]) -> int:
-    """Hardly more than the texts and places of all values take."""
+    """About the bytes that texts, numbers and elements of lists take."""
     total, waiting = 0, [values]
     while waiting:
         value: Any = waiting.pop()

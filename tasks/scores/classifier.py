@@ -229,11 +229,11 @@ def _load_weights(model_file: Path) -> tuple[np.ndarray, float, dict[str, int]]:
         if weights.dtype != np.float32 or weights.shape != (1 << about["bits"],):
             raise ValueError(f"weights are {weights.dtype} of shape {weights.shape}")
         if not (np.isfinite(weights).all() and np.isfinite(bias) and 1 <= about["ngrams"] <= 5):
-            raise ValueError("weights are not numbers")
+            raise ValueError(f"a weight is not finite, or ngrams ({about['ngrams']}) is not 1 to 5")
     except (SafetensorError, ValueError, TypeError, KeyError, IndexError) as error:
         raise ConfigError(
-            f"model_path ({model_file}) is not a model of a run ({error}); give the file from"
-            " models/ of a scores artifact, or a fastText model"
+            f"model_path ({model_file}) is not a model of a run, or it is damaged; give the file"
+            " from models/ of a scores artifact, or a fastText model"
         ) from error
     return weights, bias, about
 

@@ -115,8 +115,8 @@ class TokenizerConfig:
             )
 
     def num_ids(self) -> int:
-        """Ids of the vocabulary; of a trained one, if the text has pairs enough. Raises ConfigError
-        for an import that cannot be read."""
+        """Number of ids of the vocabulary; a trained one has fewer if its text has too few pairs.
+        Raises ConfigError for an import that cannot be read."""
         size = self.vocab_size
         if self.kind == "import":
             self.input_files()  # which asks for a path

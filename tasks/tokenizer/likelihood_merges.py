@@ -1,5 +1,5 @@
-"""Learns WordPiece pieces by likelihood: the pair whose pieces occur together most for how often
-they occur apart.
+"""Learns WordPiece pieces by likelihood: merges the pair that occurs most often for the counts of
+its two pieces.
 
 Each step merges the pair with the largest count(pair) / (count(first) x count(second)), the gain in
 likelihood of a unigram model by one merge (Schuster and Nakajima 2012, section 3). Byte-pair

@@ -46,7 +46,7 @@ CHARACTER_COVERAGE = 0.9995
 MAX_WORD_CHARS = 256
 """A longer run without blanks is text that is written without them."""
 MAX_PIECE_CHARS = 16
-"""Of sentencepiece."""
+"""The longest piece that sentencepiece learns."""
 MAX_UNBROKEN_WORK = 1 << 25
 """Characters times squared lengths; docs/lab-notes/tokenizer.md."""
 
@@ -232,8 +232,8 @@ def bound_unbroken(
         else:
             count.used_bytes -= len(chunk.encode())
     logger.warning(
-        "unigram learns from %.0f %% of the text without blanks (%.1f million characters), which"
-        " takes it long; tokenizer=bpe learns from all of it",
+        "unigram learns from %.2g %% of the text without blanks (%.1f million characters), since"
+        " all of it would take too long; tokenizer=bpe learns from all of it",
         100 * share,
         length / 1e6,
     )

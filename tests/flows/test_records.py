@@ -75,17 +75,18 @@ def test_fetched_files_that_no_recent_run_read_are_unused(tmp_path: Path, store:
     read, old, cut_off, fetching = (
         f"{number:032x}.jsonl{'.part' * (number > 1)}" for number in range(4)
     )
-    for name in (read, old, cut_off, fetching):
+    cut_rows = f".{old}.{0:032x}.tmp"
+    for name in (read, old, cut_off, fetching, cut_rows):
         (cache / name).write_text(name)
     digests = InputDigests(store.root / ".inputs.json").of(
         {name: cache / name for name in (read, old)}
     )
     record_ingest(store, digests[read])
-    for name in (read, old, cut_off):
+    for name in (read, old, cut_off, cut_rows):
         os.utime(cache / name, (0, 0))
     items = [item for item in unused(store, needed(store, 1)) if item.kind == "remote"]
-    assert {item.path.name for item in items} == {old, cut_off}
-    assert remove(items) == len(old) + len(cut_off)
+    assert {item.path.name for item in items} == {old, cut_off, cut_rows}
+    assert remove(items) == len(old) + len(cut_off) + len(cut_rows)
     assert {path.name for path in cache.iterdir()} == {read, fetching}
 
 

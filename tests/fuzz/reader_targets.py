@@ -66,30 +66,15 @@ def _reader(name: str, finish: Callable[[bytes], bytes] = bytes, layout: Layout 
     return read
 
 
-def _page(coding: str, compress: Callable[[bytes], bytes]) -> Read:
+def _document(
+    kind: str, codings: Sequence[str] = (), compress: Callable[[bytes], bytes] = bytes
+) -> Read:
     def read(data: bytes, folder: Path) -> None:
         from tasks.ingest.pagetext import read_page
         from tasks.readers.pages import join_frame
 
-        order = {
-            "charset": None,
-            "kind": "html",
-            "codings": [coding],
-            "main_content": True,
-            "max_bytes": 1 << 22,
-        }
-        read_page(join_frame(order, compress(data)))
-
-    return read
-
-
-def _document(kind: str) -> Read:
-    def read(data: bytes, folder: Path) -> None:
-        from tasks.ingest.pagetext import read_page
-        from tasks.readers.pages import join_frame
-
-        order = {"charset": None, "kind": kind, "codings": [], "main_content": True}
-        read_page(join_frame({**order, "max_bytes": 1 << 22}, data))
+        order = {"charset": None, "kind": kind, "codings": list(codings), "main_content": True}
+        read_page(join_frame({**order, "max_bytes": 1 << 22}, compress(data)))
 
     return read
 
@@ -176,9 +161,9 @@ def reader_targets() -> dict[str, Target]:
     targets["chats"] = Target([as_jsonl(CHATS)], _rows("chat"))
     targets["code"] = Target([as_jsonl(CODE)], _rows("code"))
     html, gz = files["page.html"], COMPRESS[".gz"](files["page.html"])
-    targets["page"] = Target([html], _page("chunked", bytes))
-    targets["page in gzip"] = Target([gz], _page("gzip", bytes))
-    targets["page in zstd"] = Target([COMPRESS[".zst"](html)], _page("zstd", bytes))
-    targets["within page"] = Target([html], _page("gzip", COMPRESS[".gz"]))
+    targets["page"] = Target([html], _document("html", ["chunked"]))
+    targets["page in gzip"] = Target([gz], _document("html", ["gzip"]))
+    targets["page in zstd"] = Target([COMPRESS[".zst"](html)], _document("html", ["zstd"]))
+    targets["within page"] = Target([html], _document("html", ["gzip"], COMPRESS[".gz"]))
     targets["within r.tar"] = Target([files["r.tar"]], _reader("r.tar", _with_checksums))
     return targets

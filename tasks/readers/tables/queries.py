@@ -61,7 +61,7 @@ def read_sqlite(
         yield Fault(1, None, f"unreadable SQLite: {NOT_ONE_SELECT}", ends=True)
         return
     with _as_file(stream) as path:
-        if changes := _unsaved(path):
+        if changes := unsaved_changes(path):
             yield Fault(1, None, f"unreadable SQLite: {changes}", ends=True)
             return
         database = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
@@ -169,9 +169,9 @@ def _only_table(database: sqlite3.Connection, text: str) -> str | Fault:
     )
 
 
-def _unsaved(path: Path) -> str | None:
-    """What SQLite would have to do to the file before its rows are those of the database: take in
-    its log of changes, or undo a transaction that was broken off (SQLite, File Format, 3 and 4)."""
+def unsaved_changes(path: Path) -> str | None:
+    """Why the file alone is not the state of its database: a log beside it holds further changes,
+    or a journal undoes an unfinished transaction (SQLite, File Format, 3 and 4)."""
     real = path.resolve()
     log, journal = (real.with_name(real.name + end) for end in ("-wal", "-journal"))
     if log.is_file() and log.stat().st_size:
@@ -180,9 +180,9 @@ def _unsaved(path: Path) -> str | None:
         )
     if journal.is_file():
         with journal.open("rb") as file:
-            # A journal that is done with is empty, or its header is zeros.
+            # After the transaction a journal is empty, or its header is zeros.
             if file.read(1).strip(b"\0"):
-                return "its -journal file undoes a broken transaction; open it once with `sqlite3`"
+                return "its -journal file undoes an unfinished transaction; open it with `sqlite3`"
     return None
 
 

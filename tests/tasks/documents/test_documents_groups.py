@@ -58,6 +58,15 @@ def test_a_repository_is_on_one_side_and_so_is_a_family(
         assert {side for found in sides.values() for side in found} == {"train", "validation"}
 
 
+def test_a_key_that_no_document_has_is_told(
+    grouped: dict[str, Artifact], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for key, is_told in (("repository", False), ("repositry", True)):
+        caplog.clear()
+        write_judged(grouped, tmp_path / key, group_key=key)
+        assert ("documents.group_key (repositry) makes no group" in caplog.text) is is_told
+
+
 def test_groups_of_documents_are_the_same_for_any_runner(
     grouped: dict[str, Artifact], tmp_path: Path
 ) -> None:

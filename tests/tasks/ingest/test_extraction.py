@@ -231,9 +231,9 @@ def test_a_wiki_page_is_its_words() -> None:
 
 def test_a_long_article_is_read_in_the_time_of_a_page() -> None:
     line = "[[a|Words]] of '''it'''.<ref>{{cite|u=x}}</ref> [[File:a.jpg|thumb|[[x]]]]\n"
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     text = read("wikitext", (line * 1500).encode()).text
-    assert time.perf_counter() - begun_s < HtmlConfig().timeout_s
+    assert time.process_time() - begun_s < HtmlConfig().timeout_s
     assert text.split("\n") == ["Words of it."] * 1500
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llm_core.config import ConfigError
-from tasks.ingest import remotefiles
+from tasks.ingest import remotefiles, retries
 from tasks.ingest.sourcefiles import list_files
 
 
@@ -68,6 +70,52 @@ def test_bucket_that_cannot_be_read_is_one_line(
         and path in str(caught.value)
         and "hidden-key" not in str(caught.value)
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words", "passes"),
+    [
+        (403, "AccessDenied", "access is denied", False),
+        (404, "NoSuchBucket", "it is not there", False),
+        (400, "InvalidArgument", "HTTP status 400", False),
+        (400, "RequestTimeout", "HTTP status 400", True),
+        (500, "InternalError", "HTTP status 500", True),
+    ],
+)
+def test_only_refusals_that_may_pass_are_asked_for_again(
+    bucket: Any,
+    status: int,
+    code: str,
+    words: str,
+    passes: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusal)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_address[1]}")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
+    # fsspec would use the file system of the other endpoint again.
+    monkeypatch.setattr(pytest.importorskip("s3fs").S3FileSystem, "_cache", {})
+    with pytest.raises(ConfigError) as caught:
+        list_files(["s3://texts/x/"], None, tmp_path)
+    server.shutdown()
+    server.server_close()
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert len(asked) == (retries.ATTEMPTS if passes else 1), asked
 
 
 def test_address_of_a_folder_without_its_slash_is_an_error_that_writes_it(

@@ -193,6 +193,22 @@ def test_trouble_that_passes_is_waited_for(
     assert file.stat().st_size == 2500
 
 
+def test_trouble_of_the_cache_is_not_told_as_one_of_the_server(
+    site: tuple[str, Path, type[Server]], tmp_path: Path
+) -> None:
+    address, folder, handler = site
+    (folder / "a.txt").write_bytes(b"x" * 2500)
+    handler.failures[:] = [503] * 40
+    with pytest.raises(ConfigError):
+        list_files([f"{address}/a.txt"], None, tmp_path / "cache").files
+    handler.failures.clear()
+    (part,) = (tmp_path / "cache").glob("*.part")
+    part.unlink()
+    empty_dir(part)
+    with pytest.raises(IsADirectoryError):
+        list_files([f"{address}/a.txt"], None, tmp_path / "cache").files
+
+
 def test_server_without_ranges_is_read_too(
     site: tuple[str, Path, type[Server]], tmp_path: Path
 ) -> None:

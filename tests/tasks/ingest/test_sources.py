@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +203,17 @@ def test_files_whose_names_say_nothing_are_read_by_the_format_of_their_source(
 def test_input_config_maps_a_column_once() -> None:
     with pytest.raises(ConfigError, match="mapped twice"):
         InputConfig(text_column="id")
+
+
+def test_a_database_with_changes_beside_it_is_refused_before_anything_is_kept(
+    tmp_path: Path,
+) -> None:
+    path, log = tmp_path / "a.sqlite", tmp_path / "a.sqlite-wal"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("create table documents (text text)")
+    config = SourceConfig(paths=(str(tmp_path),))
+    log.write_bytes(b"frames")
+    with pytest.raises(ConfigError, match=r"a\.sqlite is not its whole database: its -wal file"):
+        config.data_files()
+    log.write_bytes(b"")
+    assert list(config.data_files()) == ["a.sqlite"]
