@@ -15,14 +15,13 @@ from llm_core.planner.cost import speed_at
 from llm_core.planner.fit import predict_memory
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.layouts import Candidate, choose_layout
-from llm_core.planner.step import Work, memory_of, plan_memory, plan_time
+from llm_core.planner.step import Work, memory_of, plan_memory, plan_ranks, plan_time
 from llm_core.planner.weights import Coordinates
 from llm_core.training.fit import PredictedMemory
 from llm_core.training.run_config import RunConfig
 
 STATES = ("weights", "gradients", "optimizer")
 MAX_LAYOUTS = 6
-MAX_RANKS = 16
 
 
 def with_prediction(run: RunConfig, hardware: HardwareConfig) -> RunConfig:
@@ -87,14 +86,12 @@ def _speed(own: Candidate, hardware: HardwareConfig, tokens_per_s: float) -> dic
 def _by_part(own: Candidate, hardware: HardwareConfig) -> dict[str, Any]:
     """Memory of the ranks that differ, which are those of a pipeline, and time of a step."""
     pp = own.work.parallel.pp
-    shown = sorted({*range(0, pp, -(-pp // MAX_RANKS)), pp - 1})
-    plans = {rank: memory_of(own.work, hardware, Coordinates(rank)) for rank in shown}
     return {
         "hardware": hardware.name,
         "device_bytes": hardware.memory_gb * 1e9,
         "ranks": [
             {"name": f"pipeline rank {rank}" if pp > 1 else "each process", **to_plain(plan)}
-            for rank, plan in plans.items()
+            for rank, plan in plan_ranks(own.work, hardware).items()
         ],
         "time": {name: value for name, value in to_plain(own.time).items() if name.endswith("_s")},
     }
