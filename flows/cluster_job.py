@@ -69,11 +69,13 @@ def run_in_job(
 
 
 def flow_job(command: str, overrides: Sequence[str], config: RunConfig) -> Job:
-    """A flow as a job. Raises ConfigError where its nodes would not see what it reads."""
+    """A flow as a job. Raises ConfigError where its nodes would not see what it reads, or its
+    devices cannot hold what it trains."""
     here = Path.cwd()
     for name, folder in (("store", config.store), ("state", config.state), ("cd", here)):
         config.cluster.require_shared(folder, name)
     _, plan = decide(config, FLOWS[command].target)
+    config.require_fit(plan)
     name = f"textmill-{FLOWS[command].flow}-{plan[FLOWS[command].target].node.key}"
     folder = (config.state / "jobs" / name).resolve()
     python = "python" if config.cluster.kind == "kubernetes" else sys.executable

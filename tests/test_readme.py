@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from flows import cli
-from flows.commands.planning.budget import names_source
+from flows.commands.command import with_source
 from flows.commands.table import COMMANDS as NAMED
 from flows.commands.table import FLOWS
 from flows.compose import compose
@@ -80,7 +80,7 @@ def check_textmill(name: str, arguments: list[str]) -> None:
     if name == "plan":
         # A record of this machine is on no other.
         overrides = [word for word in overrides if word != "hardware=this"]
-        overrides = overrides if names_source(overrides) else ["source=sample", *overrides]
+        overrides = with_source(overrides)
     if given.get("multirun"):
         read_sweep(name, *split_hydra(overrides))
     else:

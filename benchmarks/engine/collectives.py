@@ -21,7 +21,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import log2
 from pathlib import Path
 
 import torch
@@ -149,8 +148,9 @@ def report(right: bool, rows: Sequence[Timing], device: torch.device, file: Path
 
 
 def chart_page(rows: Sequence[Timing]) -> str:
-    """Bus bandwidth over size, a chart for each size of group and few kinds, in one file."""
-    kinds = list(dict.fromkeys(row.kind for row in rows))
+    """Bus bandwidth over size, a chart for each size of group and few kinds, in one file. A kind is
+    a line for each type."""
+    kinds = list(dict.fromkeys(f"{row.kind}, {row.dtype}" for row in rows))
     style = (Path(charts.__file__).parent / "style.css").read_text("utf-8")
     parts = ["<!doctype html><meta charset=utf-8><title>Collectives</title>", "<style>", style]
     parts.append("</style><main>")
@@ -161,23 +161,23 @@ def chart_page(rows: Sequence[Timing]) -> str:
                 Series(
                     kind,
                     [
-                        (log2(row.num_bytes), row.bus_gb_s)
+                        (row.num_bytes, row.bus_gb_s)
                         for row in rows
-                        if (row.kind, row.processes) == (kind, size)
+                        if (f"{row.kind}, {row.dtype}", row.processes) == (kind, size)
                     ],
                     tone,
                     dots=True,
                 )
                 for kind, tone in tones.items()
             ]
-            names = ", ".join(tones)
-            parts.append(f"<h2>Groups of {size}: {names}</h2><p class=legend>")
+            parts.append(f"<h2>Groups of {size}</h2><p class=legend>")
             parts += [
                 f'<span><i class="line {tone}"></i>{kind}</span>' for kind, tone in tones.items()
             ]
-            parts.append(
-                lines(series, WIDE, x_label="log2 of bytes", y_label="GB/s, bus", from_zero=True)
+            chart = lines(
+                series, WIDE, x_label="bytes", y_label="GB/s, bus", from_zero=True, log=True
             )
+            parts += ["</p>", chart]
     return "\n".join([*parts, "</main>"])
 
 

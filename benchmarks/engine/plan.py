@@ -18,7 +18,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +108,7 @@ def calibrate(processes: int, state: Path) -> HardwareConfig:
     if done.returncode:
         raise RuntimeError(f"textmill calibrate ended with {done.returncode}:\n{done.stderr}")
     show(done.stdout)
-    values = read_record(state / f"hardware-{processes}.json")
-    return replace(build(HardwareConfig, values))
+    return build(HardwareConfig, read_record(state / f"hardware-{processes}.json"))
 
 
 def measured(processes: int, budget_s: float) -> dict[str, float]:

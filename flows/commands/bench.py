@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from flows.commands.command import command
+from flows.commands.command import command, take_words
 from flows.compose import compose
 from flows.console import say, table
 from flows.records import read_records
@@ -20,7 +20,7 @@ from llm_core.printing import show
 from tasks.runtime.artifact import write_json
 from tasks.runtime.store import Store
 
-FOLDER = "bench.folder="
+FOLDER = "bench.folder"
 FILE = "bench.json"
 COMPARE = "compare"
 
@@ -40,13 +40,11 @@ def bench(words: Sequence[str], as_json: bool, out: str | None) -> int:
 
 
 def _measure(words: Sequence[str], as_json: bool, out: str | None) -> int:
-    given = [word.removeprefix(FOLDER) for word in words if word.startswith(FOLDER)]
-    if len(given) > 1:
-        raise ConfigError(f"bench.folder is given {len(given)} times; name one")
-    folder = local_path(given[0], "bench.folder")
+    given, overrides = take_words(words, FOLDER)
+    folder = local_path(given[FOLDER], FOLDER)
     if not folder.is_dir():
         raise ConfigError(f"bench.folder ({folder}) is not a folder; name that of a model")
-    config = compose([word for word in words if not word.startswith(FOLDER)]).bench
+    config = compose(overrides).bench
     file = None if out is None else local_path(out, "--out")
     if file is not None:
         # Before minutes of measuring, so that a place that cannot be written is named at once.

@@ -69,6 +69,32 @@ class Command(click.Command):
         super().format_help(ctx, formatter)
 
 
+def take_words(words: Sequence[str], *names: str) -> tuple[dict[str, str], list[str]]:
+    """({name: value} of the words `name=value` that are not settings, all other words). Raises
+    ConfigError for one that is given twice."""
+    given: dict[str, str] = {}
+    rest = []
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or name not in names:
+            rest.append(word)
+        elif name in given:
+            raise ConfigError(f"{name} is given twice; name one")
+        else:
+            given[name] = value
+    return given, rest
+
+
+def names_source(words: Sequence[str]) -> bool:
+    """Whether overrides say which text is read."""
+    return any(word.startswith(("source=", "source.", "run=", "experiment=")) for word in words)
+
+
+def with_source(words: Sequence[str]) -> list[str]:
+    """Overrides for a command that reads no text, and so needs no source."""
+    return [*words] if names_source(words) else ["source=sample", *words]
+
+
 def command(
     metavar: str = "[OVERRIDES]...",
     options: Sequence[click.Option] = (),

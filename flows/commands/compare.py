@@ -42,6 +42,11 @@ def compare(words: Sequence[str], as_json: bool, html: str | None) -> int:
     names = [word for word in words if "=" not in word]
     store = compose([word for word in words if "=" in word]).open_store()
     records = chosen_records(store, names)
+    if len(records) < 2:
+        raise ConfigError(
+            f"compare needs two runs, or a sweep of several (found {len(records)}); write textmill"
+            " compare RUN RUN [store=DIR], with ids as the files in .runs of the store are named"
+        )
     artifacts = [_artifacts(store, record) for record in records]
     found = compare_runs(artifacts)
     letters = [_letter(number) for number in range(len(records))]
@@ -66,7 +71,7 @@ def compare(words: Sequence[str], as_json: bool, html: str | None) -> int:
 
 def chosen_records(store: Store, names: Sequence[str]) -> list[RunRecord]:
     """The runs that are named by their ids, their beginnings, or, completed, the id of their sweep.
-    Raises ConfigError for names that no run or several have, and for fewer than two runs."""
+    Raises ConfigError for names that no run or several have."""
     records = read_records(store)
     found: list[RunRecord] = []
     for name in names:
@@ -77,6 +82,8 @@ def chosen_records(store: Store, names: Sequence[str]) -> list[RunRecord]:
         ]
         named = of_sweep or [record for record in records if record.run_id.startswith(name)]
         if not named:
+            if not records:
+                raise ConfigError(f"{store.root} has no run; name the store of {name} by store=DIR")
             known = [*(record.run_id for record in records), *(r.sweep for r in records if r.sweep)]
             raise ConfigError(
                 f"{name} is not a run or sweep of {store.root}; {nearest(name, known[:50])}"
@@ -86,11 +93,6 @@ def chosen_records(store: Store, names: Sequence[str]) -> list[RunRecord]:
                 f"{name} begins the ids of {len(named)} runs ({named[-1].run_id}, …); write more"
             )
         found += [record for record in named if record not in found]
-    if len(found) < 2:
-        raise ConfigError(
-            f"compare needs two runs, or a sweep of several (found {len(found)}); write textmill"
-            " compare RUN RUN [store=DIR], with ids as the files in .runs of the store are named"
-        )
     return found
 
 

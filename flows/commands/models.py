@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from flows.commands.command import command
+from flows.commands.command import command, take_words
 from flows.compose import RunConfig, compose
 from flows.conf_files import groups
 from flows.console import say
@@ -69,20 +69,15 @@ def serve(words: Sequence[str], api_key_file: str | None) -> int:
 def _model_of(words: Sequence[str]) -> tuple[RunConfig, Path, str]:
     """(settings, folder of a model, its name): the folder that `folder=` names, else that of the
     run."""
-    folders = [word.partition("=")[2] for word in words if word.startswith(_FOLDER)]
-    config = compose([word for word in words if not word.startswith(_FOLDER)])
-    if len(folders) > 1:
-        raise ConfigError(f"folder is given {len(folders)} times; name one")
-    if folders:
-        folder = local_path(folders[0], "folder")
+    given, overrides = take_words(words, "folder")
+    config = compose(overrides)
+    if "folder" in given:
+        folder = local_path(given["folder"], "folder")
         if not folder.is_dir():
             raise ConfigError(f"folder ({folder}) is not a folder; name that of a model")
         return config, folder, folder.resolve().name
     (model,) = _finished(config, ("train",), "no model is trained", "train")
     return config, model.path / "model", f"textmill-{model.key[:8]}"
-
-
-_FOLDER = "folder="
 
 
 def read_prompt(arguments: list[str]) -> tuple[str, list[str]]:
@@ -174,22 +169,13 @@ def exchange_signatures(words: Sequence[str]) -> int:
     return 0
 
 
-_WORDS = ("out", "folder")
-
-
 @command("out=DIR [folder=DIR] [OVERRIDES]...")
 def quantize(words: Sequence[str]) -> int:
     """The trained model with weights in `quantize.format`, written to the new folder out=DIR, which
     generate and serve take as folder=DIR. Reports bits per byte on the validation documents before
     and after. folder=DIR takes a Hugging Face model instead, without these scores."""
-    given: dict[str, str] = {}
-    for word in words:
-        name, _, value = word.partition("=")
-        if name in _WORDS:
-            if name in given:
-                raise ConfigError(f"{name} is given twice; name one")
-            given[name] = value
-    config = compose([word for word in words if word.partition("=")[0] not in _WORDS])
+    given, overrides = take_words(words, "out", "folder")
+    config = compose(overrides)
     if not given.get("out"):
         raise ConfigError("quantize needs a new folder; write textmill quantize out=DIR")
     out = local_path(given["out"], "out")

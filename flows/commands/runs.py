@@ -17,11 +17,11 @@ import click
 
 from flows.commands import settings
 from flows.commands.command import Command, command
+from flows.commands.planning.stages import describe_plan, plain_plan
 from flows.commands.table import FLOWS
 from flows.compose import RunConfig, compose
 from flows.console import say, table
 from flows.live.announced import LiveRun, announced
-from flows.planned_stages import describe_plan, plain_plan
 from flows.refresh.series import has_nothing_new
 from flows.run import Run, decide, describe, ending, open_run, summarize
 from flows.services.dead_runs import Server, settle
@@ -188,7 +188,7 @@ def _run_under_prefect(
 
 
 def _plan_training(words: Sequence[str], as_json: bool) -> int:
-    from flows.commands.training_plan import planned
+    from flows.commands.planning.training import planned
 
     text, plain = planned(words)
     if not as_json:

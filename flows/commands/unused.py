@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from flows.commands.command import command
+from flows.commands.command import command, take_words
 from flows.commands.store_folders import names_in, opened
 from flows.commands.unused_parts import unused_parts
 from flows.commands.unused_there import UnusedThere, remove_there, unused_there
@@ -80,15 +80,11 @@ YES = click.Option(["--yes"], is_flag=True, help="Remove what is listed.")
 def gc(words: Sequence[str], yes: bool) -> int:
     """Show, and with --yes remove, what no recent run refers to, nor the last that completed a
     stage."""
-    keep, overrides = 10, []
-    for word in words:
-        if not word.startswith("keep="):
-            overrides.append(word)
-        elif word[5:].isdecimal():
-            keep = int(word[5:])
-        else:
-            raise ConfigError(f"keep ({word[5:]}) must be a whole number of runs, e.g. keep=10")
-    store = compose(overrides).open_store()
+    given, overrides = take_words(words, "keep")
+    number = given.get("keep", "10")
+    if not number.isdecimal():
+        raise ConfigError(f"keep ({number}) must be a whole number of runs, e.g. keep=10")
+    keep, store = int(number), compose(overrides).open_store()
     require_store(store)
     use = needed(store, keep)
     items, there = unused(store, use, say), list[UnusedThere]()

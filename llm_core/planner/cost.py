@@ -106,19 +106,26 @@ def training_cost(
 
 def training_speed(work: Work, time: TimePlan, hardware: HardwareConfig) -> Speed:
     """At the predicted time of a step."""
+    return speed_at(work, work.train.tokens_per_step / time.step_s, hardware)
+
+
+def speed_at(work: Work, tokens_per_s: float, hardware: HardwareConfig) -> Speed:
+    """tokens_per_s: of all devices together, predicted or measured."""
     train, devices = work.train, work.parallel.num_processes
     flops = flops_per_token(work.model, work.memory, train.seq_len)
-    per_s = train.tokens_per_step / time.step_s
-    share = per_s / (devices * hardware.peak(train.dtype, train.float8))
+    share = tokens_per_s / (devices * hardware.peak(train.dtype, train.float8))
     tokens = train.num_steps * train.tokens_per_step
     return Speed(
-        per_s,
+        tokens_per_s,
         share * flops.model_causal,
         share * flops.model_full,
         share * flops.hardware_causal,
         share * flops.hardware_full,
         training_cost(
-            tokens * flops.model_causal, devices, per_s * flops.model_causal / devices, hardware
+            tokens * flops.model_causal,
+            devices,
+            tokens_per_s * flops.model_causal / devices,
+            hardware,
         ),
     )
 

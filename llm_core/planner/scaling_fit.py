@@ -89,7 +89,7 @@ class ScalingFit:
     def optimum(self, flops: float) -> Optimum:
         laws = (self.law, *self.draws)
         weights = [law.best_weights(flops) for law in laws]
-        tokens = [flops / 6 / each for each in weights]
+        tokens = [law.best_tokens(flops) for law in laws]
         losses = [law.loss(n, d) for law, n, d in zip(laws, weights, tokens, strict=True)]
         return Optimum(flops, *map(self._interval, (weights, tokens, losses)))
 

@@ -49,6 +49,8 @@ UPDATE_BYTES = 12
 and written besides."""
 ZERO1_BUCKET = 1 << 24
 """Numbers that ZeRO-1 gathers at once (llm_core.parallel.zero)."""
+MAX_RANKS = 16
+"""Of a pipeline, that are shown one by one."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,13 @@ def plan_memory(work: Work, hardware: HardwareConfig) -> MemoryPlan:
         (memory_of(work, hardware, Coordinates(stage)) for stage in {0, work.parallel.pp - 1}),
         key=lambda plan: plan.total,
     )
+
+
+def plan_ranks(work: Work, hardware: HardwareConfig) -> dict[int, MemoryPlan]:
+    """{rank of the pipeline: plan}; of many some, from the first to the last."""
+    pp = work.parallel.pp
+    shown = sorted({*range(0, pp, -(-pp // MAX_RANKS)), pp - 1})
+    return {rank: memory_of(work, hardware, Coordinates(rank)) for rank in shown}
 
 
 def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPlan:

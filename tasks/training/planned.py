@@ -11,17 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 from llm_core.config import ConfigError, to_plain
-from llm_core.planner.cost import flops_per_token
+from llm_core.planner.cost import speed_at
 from llm_core.planner.fit import predict_memory
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.layouts import Candidate, choose_layout
-from llm_core.planner.step import Work, memory_of, plan_memory, plan_time
+from llm_core.planner.step import Work, memory_of, plan_memory, plan_ranks, plan_time
 from llm_core.planner.weights import Coordinates
+from llm_core.training.fit import PredictedMemory
 from llm_core.training.run_config import RunConfig
 
 STATES = ("weights", "gradients", "optimizer")
 MAX_LAYOUTS = 6
-MAX_RANKS = 16
 
 
 def with_prediction(run: RunConfig, hardware: HardwareConfig) -> RunConfig:
@@ -29,15 +29,16 @@ def with_prediction(run: RunConfig, hardware: HardwareConfig) -> RunConfig:
 
     Raises ConfigError here where `hardware` says that it is too large.
     """
-    require_fit(work_of(run), hardware)
-    return replace(run, predicted=predict_memory(work_of(run), hardware))
+    return replace(run, predicted=require_fit(work_of(run), hardware))
 
 
-def require_fit(work: Work, hardware: HardwareConfig) -> None:
-    """Raise ConfigError where the devices that the run is meant for are known, and too small."""
+def require_fit(work: Work, hardware: HardwareConfig) -> PredictedMemory:
+    """The predicted memory. Raises ConfigError where the devices that the run is meant for are
+    known, and too small."""
+    predicted = predict_memory(work, hardware)
     if hardware.name:
-        predicted = predict_memory(work, hardware)
         predicted.require_room(hardware.memory_gb * 1e9, hardware.name, work.memory.if_too_large)
+    return predicted
 
 
 def work_of(run: RunConfig) -> Work:
@@ -75,29 +76,22 @@ def beside_measured(
 
 
 def _speed(own: Candidate, hardware: HardwareConfig, tokens_per_s: float) -> dict[str, float]:
-    """MFU: of the stated peak, attention by its causal half."""
-    model, train = own.work.model, own.work.train
-    per_token = flops_per_token(model, own.work.memory, train.seq_len)
-    flops = tokens_per_s * per_token.model_causal
-    peak = own.work.parallel.num_processes * hardware.peak(train.dtype, train.float8)
     return {
-        "step_s": train.tokens_per_step / tokens_per_s,
+        "step_s": own.work.train.tokens_per_step / tokens_per_s,
         "tokens_per_s": tokens_per_s,
-        "mfu_causal": flops / peak,
+        "mfu_causal": speed_at(own.work, tokens_per_s, hardware).mfu_causal,
     }
 
 
 def _by_part(own: Candidate, hardware: HardwareConfig) -> dict[str, Any]:
     """Memory of the ranks that differ, which are those of a pipeline, and time of a step."""
     pp = own.work.parallel.pp
-    shown = sorted({*range(0, pp, -(-pp // MAX_RANKS)), pp - 1})
-    plans = {rank: memory_of(own.work, hardware, Coordinates(rank)) for rank in shown}
     return {
         "hardware": hardware.name,
         "device_bytes": hardware.memory_gb * 1e9,
         "ranks": [
             {"name": f"pipeline rank {rank}" if pp > 1 else "each process", **to_plain(plan)}
-            for rank, plan in plans.items()
+            for rank, plan in plan_ranks(own.work, hardware).items()
         ],
         "time": {name: value for name, value in to_plain(own.time).items() if name.endswith("_s")},
     }

@@ -137,3 +137,10 @@ def test_a_folder_that_pods_would_not_see_is_refused(tmp_path: Path) -> None:
     overrides = ["cluster=kubernetes", f"store='{tmp_path}'", "cluster.kubernetes.mount=/shared"]
     with pytest.raises(ConfigError, match="store .* must lie below cluster.kubernetes.mount"):
         run_in_job("refresh", overrides, compose(overrides))
+
+
+def test_a_flow_that_trains_more_than_its_devices_hold_is_not_submitted(tmp_path: Path) -> None:
+    overrides = [*given(tmp_path), "hardware=h100", "hardware.memory_gb=0.01"]
+    with pytest.raises(ConfigError, match="training needs .* H100 SXM has 0.01 GB"):
+        run_in_job("train", overrides, compose(overrides))
+    assert not (tmp_path / "state" / "jobs").exists()

@@ -13,8 +13,7 @@ from typing import Any
 
 import click
 
-from flows.commands.command import command
-from flows.commands.training_plan import lines_of
+from flows.commands.command import command, with_source
 from flows.compose import compose
 from flows.console import say, table
 from llm_core.config import ConfigError, to_plain
@@ -45,7 +44,7 @@ _JSON = click.Option(["--json", "as_json"], is_flag=True, help="Answer with the 
 def calibrate(words: Sequence[str], as_json: bool) -> int:
     """What products, attention, copies, launches and collectives take here, for a model and as
     many processes as parallel.num_processes."""
-    config = compose(lines_of(words), lays_out=False)
+    config = compose(with_source(words), lays_out=False)
     if config.cluster.num_nodes > 1:
         raise ConfigError(
             f"cluster.num_nodes ({config.cluster.num_nodes}) is more than this machine; calibrate"

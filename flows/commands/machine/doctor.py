@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from flows.commands.command import command
+from flows.commands.command import command, with_source
 from flows.compose import compose
 from flows.console import table
 from llm_core.printing import show
@@ -24,8 +24,7 @@ def doctor(words: Sequence[str], as_json: bool) -> int:
     2 where no run can work."""
     from flows.commands.machine.checks import examine
 
-    named = any(word.startswith(("source=", "source.", "run=")) for word in words)
-    found = list(examine(compose(words if named else ["source=sample", *words])))
+    found = list(examine(compose(with_source(words))))
     broken = [one.check for one in found if one.state == "broken"]
     if as_json:
         show(json.dumps({"usable": not broken, "checks": [asdict(one) for one in found]}))

@@ -1,1 +1,1 @@
-"""Plans beyond one training step: the tokens of a corpus, answering with a model, scaling laws."""
+"""Plans: the stages of a flow, a training, its tokens, answering with a model, scaling laws."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from flows.console import table
@@ -13,11 +12,6 @@ from llm_core.config import ConfigError, to_plain
 from llm_core.planner.budget import MAX_EPOCHS, Corpus, TokenBudget, token_budget
 from llm_core.planner.scaling import TOKENS_PER_WEIGHT
 from llm_core.planner.step import Work
-
-
-def names_source(words: Sequence[str]) -> bool:
-    """Whether overrides say which text is read; without, a plan knows of no corpus."""
-    return any(word.startswith(("source=", "source.", "run=", "experiment=")) for word in words)
 
 
 def known_corpus(config: RunConfig) -> tuple[Corpus | None, str]:

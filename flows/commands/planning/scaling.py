@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flows.commands.command import command
+from flows.commands.command import command, take_words
 from flows.commands.compare import chosen_records
 from flows.commands.planning.budget import amount
 from flows.compose import compose
@@ -22,7 +22,7 @@ from tasks.runtime.store import Store
 if TYPE_CHECKING:
     from llm_core.planner.scaling_fit import Optimum, Point, ScalingFit
 
-FLOPS = "flops="
+FLOPS = "flops"
 FURTHER = (1, 10, 100)
 """Budgets, in times the work of the largest run."""
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Answer in JSON.")
@@ -35,9 +35,8 @@ OPTIMUM_COLUMNS = ("FLOP", "weights", "95 %", "tokens", "a weight", "loss", "95 
 def fit_scaling(words: Sequence[str], as_json: bool, html: str | None) -> int:
     """How loss falls with weights and tokens over the runs of a sweep, with intervals, and the best
     model of a budget of operations."""
-    budgets = [word for word in words if word.startswith(FLOPS)]
-    rest = [word for word in words if not word.startswith(FLOPS)]
-    names, asked = [word for word in rest if "=" not in word], _numbers(budgets)
+    given, rest = take_words(words, FLOPS)
+    names, asked = [word for word in rest if "=" not in word], _numbers(given.get(FLOPS, ""))
     from llm_core.planner import scaling_fit
     from tasks.report.scaling_page import finding, law_text, write_scaling
 
@@ -91,9 +90,9 @@ def points_of(store: Store, records: Sequence[RunRecord]) -> list[Point]:
     return points
 
 
-def _numbers(words: Sequence[str]) -> list[float]:
+def _numbers(listed: str) -> list[float]:
     found = []
-    for text in (each for word in words for each in word.removeprefix(FLOPS).split(",")):
+    for text in listed.split(",") if listed else ():
         try:
             found.append(float(text))
         except ValueError as error:

@@ -38,16 +38,18 @@ COMPARED: tuple[tuple[str, str, Shown], ...] = (
     ("tokens_per_s", "tokens/s", compact),
     ("mfu_causal", "MFU", percent),
 )
-MEMORY_PARTS = (
-    ("weights", "weights", "part p1"),
-    ("gradients", "gradients", "part p2"),
+Parts = tuple[tuple[str, str, str], ...]
+"""(field, label, tone) of each."""
+MEMORY_PARTS: Parts = (
+    ("weights", "weights, float32", "part p1"),
+    ("gradients", "gradients, float32", "part p2"),
     ("optimizer", "optimizer state", "part p3"),
     ("activations", "activations", "part p4"),
     ("logits", "logits, or a block computed again", "part p5"),
     ("copies", "16-bit copies, gathered weights", "part p6"),
     ("allowance", "driver, fragments", "part p8"),
 )
-TIME_PARTS = (
+TIME_PARTS: Parts = (
     ("products_s", "matrix products", "part p1"),
     ("attention_s", "attention", "part p2"),
     ("between_s", "norms, activations, loss", "part p3"),
@@ -106,14 +108,12 @@ def _compared(plan: Facts) -> list[tuple[str, ...]]:
     return found
 
 
-def _legend(parts: Sequence[tuple[str, str, str]], rows: Sequence[Facts]) -> list[tuple[str, str]]:
+def _legend(parts: Parts, rows: Sequence[Facts]) -> list[tuple[str, str]]:
     """(tone, name) of the parts that are drawn."""
     return [(tone, label) for name, label, tone in parts if any(r.number(name) for r in rows)]
 
 
-def _stack(
-    label: str, row: Facts, parts: Sequence[tuple[str, str, str]], shown: Shown, more: str = ""
-) -> Stack:
+def _stack(label: str, row: Facts, parts: Parts, shown: Shown, more: str = "") -> Stack:
     amounts = [(tone, row.number(name) or 0.0, of) for name, of, tone in parts]
     total = sum(amount for _, amount, _ in amounts)
     drawn = [(tone, amount, f"{of}: {shown(amount)}") for tone, amount, of in amounts if amount]

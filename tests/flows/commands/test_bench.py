@@ -47,7 +47,7 @@ def test_a_folder_is_measured_without_a_run_and_compared(
     ("words", "complaint"),
     [
         (["bench.folder=/nowhere"], "bench.folder (/nowhere) is not a folder"),
-        (["bench.folder=a", "bench.folder=b"], "bench.folder is given 2 times"),
+        (["bench.folder=a", "bench.folder=b"], "bench.folder is given twice"),
         (["compare", "one"], "needs two measurements (found 1)"),
         (["compare", "zzz", "yyy"], "zzz is not a file, a folder with bench.json, or one run"),
         (["compare", __file__, __file__], "is not JSON"),

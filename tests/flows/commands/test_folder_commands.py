@@ -30,7 +30,7 @@ def test_a_folder_that_is_none_is_one_line_and_code_2(
     for words, reason in (
         ([f"folder={tmp_path / 'nowhere'}"], "is not a folder"),
         ([f"folder={tmp_path}"], "has no config.json"),
-        ([f"folder={folder}", "folder=b"], "folder is given 2 times"),
+        ([f"folder={folder}", "folder=b"], "folder is given twice"),
         (["folder=s3://bucket/model"], "is an address"),
         ([], "no model is trained"),
     ):

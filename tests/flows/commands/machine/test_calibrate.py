@@ -34,6 +34,8 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert main(["calibrate", f"state={tmp_path}", "parallel.num_processes=2"]) == 2
     assert "needs a layout over processes" in capsys.readouterr().err
+    assert main(["calibrate", f"state={tmp_path}", "folder=model"]) == 2
+    assert "folder" in capsys.readouterr().err
     # Known in the process that measures alone.
     assert main(["calibrate", f"state={tmp_path}", "parallel=ddp", "parallel.device=cuda"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]

@@ -96,5 +96,7 @@ def test_runs_that_do_not_compare_are_refused(
     assert code == 2 and "run r50 has no model" in err
     code, _, err = fitted(capsys, store, "r1", "r2")
     assert code == 2 and "found 2" in err
+    code, _, err = fitted(capsys, store)
+    assert code == 2 and "a scaling law needs 6 runs" in err and "found 0" in err
     code, _, err = fitted(capsys, store, "r1", "r2", "flops=much")
     assert code == 2 and "flops (much)" in err

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flows.commands.planning.budget import amount, budget_plan, known_corpus, names_source
+from flows.commands.command import names_source, take_words, with_source
+from flows.commands.planning.budget import amount, budget_plan, known_corpus
 from flows.commands.planning.inference import folder_plan, serving_plan
 from flows.compose import compose
 from flows.console import table
 from flows.run_config import RunConfig
 from llm_core.config import ConfigError, to_plain
-from llm_core.planner.cost import flops_per_token, plan_headline, training_speed
+from llm_core.planner.cost import Speed, flops_per_token, plan_headline, training_speed
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.layouts import Candidate, Choice, choose_layout, reasons
 from llm_core.planner.step import (
@@ -20,35 +21,15 @@ from llm_core.planner.step import (
     Work,
     memory_of,
     plan_memory,
+    plan_ranks,
     plan_time,
 )
 from llm_core.planner.weights import Coordinates
+from tasks.report.sections.planning import MEMORY_PARTS, TIME_PARTS, Parts
 
-FOLDER, INFERENCE_TOKENS = OWN_WORDS = "folder", "inference_tokens"
-"""Words of this command that are not settings."""
+INFERENCE_TOKENS = "inference_tokens"
 NUM_SHOWN = 5
-MAX_RANKS = 16
-"""Of a pipeline, with a bar each."""
 BAR_CHARS = 40
-MEMORY_PARTS = {
-    "weights": "weights, float32",
-    "gradients": "gradients, float32",
-    "optimizer": "optimizer state",
-    "activations": "activations",
-    "logits": "logits",
-    "copies": "16-bit copies, gathered weights",
-    "allowance": "driver, fragments",
-}
-TIME_PARTS = {
-    "products_s": "matrix products",
-    "attention_s": "attention",
-    "between_s": "norms, activations, loss",
-    "recompute_s": "recomputation",
-    "host_s": "waiting for launches",
-    "optimizer_s": "optimizer",
-    "exposed_s": "waiting for traffic",
-    "bubble_s": "idle in the pipeline",
-}
 LETTERS = {
     "weights": "w",
     "gradients": "g",
@@ -72,19 +53,14 @@ OPERATIONS = {
 def planned(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The plan that words ask for: overrides, `folder=DIR` of a model that answers, and
     `inference_tokens=N` that the trained one will answer."""
-    own: dict[str, str] = {}
-    for word in words:
-        name, sign, value = word.partition("=")
-        if sign and name in OWN_WORDS:
-            if name in own:
-                raise ConfigError(f"{name} is given twice; name one")
-            own[name] = value
-    config = compose(lines_of(words), lays_out=False)
+    given, overrides = take_words(words, "folder", INFERENCE_TOKENS)
+    config = compose(with_source(overrides), lays_out=False)
     if not config.hardware.name:
         raise ConfigError("hardware is not set; choose one, such as hardware=h100")
-    if FOLDER in own:
-        return folder_plan(own[FOLDER], config)
-    return training_plan(config, names_source(words), _tokens(own.get(INFERENCE_TOKENS, "0")))
+    if "folder" in given:
+        return folder_plan(given["folder"], config)
+    tokens = _tokens(given.get(INFERENCE_TOKENS, "0"))
+    return training_plan(config, names_source(overrides), tokens)
 
 
 def _tokens(text: str) -> float:
@@ -113,14 +89,15 @@ def training_plan(
         chosen = Candidate(work, plan_memory(work, hardware), plan_time(work, hardware))
     corpus, unknown = known_corpus(config) if has_source else (None, "")
     tokens, budget = budget_plan(chosen.work, corpus, unknown, inference_tokens)
+    speed = training_speed(chosen.work, chosen.time, hardware)
     parts = [
         _model_line(chosen.work, hardware),
         tokens,
         _bars("memory of a device", MEMORY_PARTS, chosen.memory, 1e9, "GB", hardware.memory_gb),
         *([_ranks(chosen.work, hardware)] if chosen.work.parallel.pp > 1 else []),
         _bars("time of a step", TIME_PARTS, chosen.time, 1e-3, "ms"),
-        _operations(chosen, hardware),
-        _speed_lines(chosen, hardware),
+        _operations(chosen.work, speed),
+        _speed_lines(chosen.work, speed, hardware),
     ]
     if chosen.time.traffic:
         parts.append(_traffic(chosen.time))
@@ -146,11 +123,9 @@ def _model_line(work: Work, hardware: HardwareConfig) -> str:
     )
 
 
-def _bars(
-    title: str, parts: dict[str, str], plan: object, unit: float, name: str, room: float = 0.0
-) -> str:
+def _bars(title: str, parts: Parts, plan: object, unit: float, name: str, room: float = 0.0) -> str:
     """A row per part with a bar of its share; `room`: what there is, in the same unit."""
-    values = {label: getattr(plan, field) / unit for field, label in parts.items()}
+    values = {label: getattr(plan, field) / unit for field, label, _ in parts}
     total = sum(values.values())
     whole = max(total, room) or 1.0
     rows = [
@@ -164,25 +139,22 @@ def _bars(
 
 def _ranks(work: Work, hardware: HardwareConfig) -> str:
     """A bar for each rank of a pipeline, of letters for its parts."""
-    plans = [memory_of(work, hardware, Coordinates(rank)) for rank in range(work.parallel.pp)]
-    step = -(-len(plans) // MAX_RANKS)
-    shown = sorted({*range(0, len(plans), step), len(plans) - 1})
-    whole = max(plan.total for plan in plans)
+    plans = plan_ranks(work, hardware)
+    whole = plan_memory(work, hardware).total
     rows = []
-    for rank in shown:
+    for rank, plan in plans.items():
         bar, before = "", 0
         for part, letter in LETTERS.items():
-            before += getattr(plans[rank], part)
+            before += getattr(plan, part)
             # From the sum, so that rounding never moves the end of a bar.
             bar += letter * (round(BAR_CHARS * before / whole) - len(bar))
-        rows.append((str(rank), f"{plans[rank].total / 1e9:,.2f}", bar))
+        rows.append((str(rank), f"{plan.total / 1e9:,.2f}", bar))
     names = ", ".join(f"{letter} {part}" for part, letter in LETTERS.items())
     return table(("rank of the pipeline", "GB", ""), rows) + f"\n{names}"
 
 
-def _operations(chosen: Candidate, hardware: HardwareConfig) -> str:
+def _operations(work: Work, speed: Speed) -> str:
     """What the conventions of the field count, and the share of the stated peak that follows."""
-    work, speed = chosen.work, training_speed(chosen.work, chosen.time, hardware)
     flops = flops_per_token(work.model, work.memory, work.train.seq_len)
     share = speed.mfu_causal / flops.model_causal
     rows = [
@@ -194,9 +166,8 @@ def _operations(chosen: Candidate, hardware: HardwareConfig) -> str:
     return table(("operations", "GFLOP a token", "TFLOP a step", "of the peak"), rows)
 
 
-def _speed_lines(chosen: Candidate, hardware: HardwareConfig) -> str:
-    speed = training_speed(chosen.work, chosen.time, hardware)
-    cost, devices = speed.cost, chosen.work.parallel.num_processes
+def _speed_lines(work: Work, speed: Speed, hardware: HardwareConfig) -> str:
+    cost, devices = speed.cost, work.parallel.num_processes
     money = f", {cost.money:,.0f} $ ({hardware.price_source})" if cost.money else ""
     energy = f", {cost.energy_kwh:,.0f} kWh" if cost.energy_kwh else ""
     return "\n".join(
@@ -281,9 +252,3 @@ def _plain(chosen: Candidate, choice: Choice | None, hardware: HardwareConfig) -
         found["others"] = [values(each) for each in choice.fitting[1:NUM_SHOWN]]
         found["reasons"] = reasons(choice, hardware)
     return found
-
-
-def lines_of(words: Sequence[str]) -> list[str]:
-    """Overrides for a plan alone: it needs no text."""
-    rest = [word for word in words if word.partition("=")[0] not in OWN_WORDS]
-    return rest if names_source(rest) else ["source=sample", *rest]
