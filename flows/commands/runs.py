@@ -203,7 +203,7 @@ def _plan_training(words: Sequence[str], as_json: bool) -> int:
 )
 def plan(words: Sequence[str], as_json: bool) -> int:
     """What would run, why, and for how long; with hardware=NAME, what a training needs on it, or
-    with folder=DIR what answering with that model needs."""
+    with folder=DIR what inference with that model needs."""
     if any(word.startswith(("hardware=", "hardware.file=", "folder=")) for word in words):
         return _plan_training(words, as_json)
     name = "run"

@@ -31,7 +31,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class OverTrained:
-    """The model as good as the planned one that costs least in training and answering together."""
+    """The model as good as the planned one that costs least in training and inference together."""
 
     law: str
     """Whose fit."""

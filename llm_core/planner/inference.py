@@ -1,4 +1,4 @@
-"""Says what answering with a model needs: memory for weights and cache, and how fast it can be.
+"""Says what inference with a model needs: memory for weights and cache, and how fast it can be.
 
 | number | how |
 |---|---|

@@ -1,1 +1,1 @@
-"""Plans: the stages of a flow, a training, its tokens, answering with a model, scaling laws."""
+"""Plans: the stages of a flow, a training, its tokens, inference, scaling laws."""

@@ -1,4 +1,4 @@
-"""Shows what answering with a model needs of a device: of the model that is planned, or of a
+"""Shows what inference needs of a device: of the model that is planned, or of a
 folder."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _shown(plans: Sequence[ServingPlan], hardware: HardwareConfig, num_devices: 
     devices = f"{num_devices} x {hardware.name}"
     return "\n".join(
         [
-            f"answering on {devices}: sequences of so many tokens that fit",
+            f"inference on {devices}: sequences of so many tokens that fit",
             table(("weights, cache", "GB", "KiB a token", *lengths), memory),
             "",
             "tokens/s of decoding at most, one sequence … all that fit",

@@ -52,7 +52,7 @@ OPERATIONS = {
 
 def planned(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The plan that words ask for: overrides, `folder=DIR` of a model that answers, and
-    `inference_tokens=N` that the trained one will answer."""
+    `inference_tokens=N` that the trained one will process."""
     given, overrides = take_words(words, "folder", INFERENCE_TOKENS)
     config = compose(with_source(overrides), lays_out=False)
     if not config.hardware.name:

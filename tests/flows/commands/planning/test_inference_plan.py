@@ -1,4 +1,4 @@
-"""`textmill plan folder=DIR hardware=NAME` says what answering with a model needs."""
+"""`textmill plan folder=DIR hardware=NAME` says what inference with a model needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llm_core.huggingface.export import read_config
 from tests.support.served_models import publish_model
 
 
-def test_a_folder_is_planned_for_answering(
+def test_a_folder_is_planned_for_inference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = publish_model(tmp_path / "model", max_seq_len=4096)
@@ -23,7 +23,7 @@ def test_a_folder_is_planned_for_answering(
     assert {(each["weights"], each["cache"]) for each in values["inference"]} == {
         (weights, cache) for weights in ("bf16", "int8", "int4") for cache in ("model", "int8")
     }
-    assert "answering on 2 x A100" in shown
+    assert "inference on 2 x A100" in shown
     for plan in values["inference"]:
         assert [at["context_tokens"] for at in plan["contexts"]] == [2048, 4096]
         for at in plan["contexts"]:

@@ -27,11 +27,11 @@ def plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, dict[str
     return shown, json.loads(shown.splitlines()[-1])
 
 
-def test_a_plan_says_what_answering_needs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_says_what_inference_needs(capsys: pytest.CaptureFixture[str]) -> None:
     shown, values = plan(capsys, "hardware=h100", "parallel=fsdp", "parallel.num_processes=8")
     served: list[dict[str, object]] = values["inference"]  # type: ignore[assignment]
     assert served[0]["weights_bytes"] == 2 * 8030261248
-    assert "answering on 1 x H100" in shown
+    assert "inference on 1 x H100" in shown
 
 
 def test_a_plan_names_memory_time_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
