@@ -28,7 +28,7 @@ from llm_core.calibration.links import PLANNED, SIZES, Timing, fit_links, time_c
 from llm_core.calibration.operations import Stopwatch
 from llm_core.calibration.steps import Step, fit_passes, launch_ms, own_steps, time_step
 from llm_core.config import ConfigError, build, to_plain
-from llm_core.device import device_name, set_threads
+from llm_core.device import device_name, memory_bytes, set_threads
 from llm_core.durable import write_durably
 from llm_core.fingerprint import device_fingerprint
 from llm_core.json_files import dump_json
@@ -117,7 +117,7 @@ def measure(work: Work, ranks: Ranks, watch: Stopwatch, step_budget_s: float = 4
     per_logit_s = mean(operations.loss_seconds(tokens, model.vocab_size, dtype, watch))
     hardware = HardwareConfig(
         name=device_name(device) if device.type == "cuda" else device_fingerprint(),
-        memory_gb=memory_bytes(ranks) / 1e9,
+        memory_gb=process_memory_bytes(ranks) / 1e9,
         memory_gb_s=copied / 1e9,
         memory_share=1.0,
         tflops=half / 1e12,
@@ -164,10 +164,10 @@ def _peaks(rate: float, dtype: str, watch: Stopwatch) -> tuple[float, float]:
     return (stated[0] if stated else half), whole
 
 
-def memory_bytes(ranks: Ranks) -> float:
+def process_memory_bytes(ranks: Ranks) -> float:
     """Of one process: of its GPU, or its share of what this machine or its container has."""
-    if ranks.device.type == "cuda":
-        return float(torch.cuda.get_device_properties(ranks.device).total_memory)
+    if (of_gpu := memory_bytes(ranks.device)) is not None:
+        return of_gpu
     total = psutil.virtual_memory().total
     return min(total, memory_limit_bytes() or total) / ranks.world
 
