@@ -12,6 +12,7 @@ from llm_core.config import ConfigError
 from llm_core.fingerprint import num_processors
 
 SMALL_PARAMETERS = 8_000_000
+"""Models up to this size decode faster on one CPU thread."""
 
 
 def pick_device(name: str, num_processes: int, local_rank: int = 0) -> torch.device:
@@ -40,10 +41,10 @@ def set_threads(num_threads: int, num_processes: int) -> int:
 
 @contextmanager
 def decode_threads(num_parameters: int) -> Iterator[None]:
-    """Within, a small model has one CPU thread, as others have what is set.
+    """Sets one CPU thread for a small model until the block ends; larger models keep what is set.
 
-    The operations of its decode steps take some 10 µs. To share them saves less than threads need
-    to meet, and where other work holds the second core, each meeting waits for the scheduler.
+    An operation of its decode step takes some 10 µs, which threads save less of than they need to
+    synchronize. Where other work holds a core, each synchronization waits for the scheduler.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1 if num_parameters <= SMALL_PARAMETERS else before)
@@ -79,7 +80,7 @@ def device_name(device: torch.device) -> str:
 
 
 def memory_bytes(device: torch.device) -> int | None:
-    """All memory of a GPU; None for a CPU, whose memory other programs share."""
+    """The whole memory of a GPU; None for a CPU, whose memory other programs share."""
     if device.type != "cuda":
         return None
     return torch.cuda.get_device_properties(device).total_memory

@@ -3,7 +3,7 @@
 A new row is the mean of the rows that are there plus a little noise of their spread, dimension by
 dimension (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models"). Rows of
 old ids keep their bits, so their logits stay as they are. A new id begins with a logit near the
-mean of theirs. Costs one weight of extra memory at a time.
+mean of theirs. Costs the memory of one weight and of its copy in float64.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def ratio_bootstrap(
 
 
 def bootstrap_ends(replicates: np.ndarray, num_observations: int) -> tuple[float, float]:
-    """The ends of the 95 % interval; replicates that are not a number count for nothing."""
+    """(low, high) of the 95 % interval from at least two observations; NaN replicates are left
+    out."""
     from scipy.special import ndtr, stdtrit
 
     widened = math.sqrt(num_observations / (num_observations - 1))
@@ -123,15 +124,15 @@ def mean_interval(
     """The mean of `values` with its 95 % interval.
 
     clusters: a name for each value; values of one cluster, such as questions about one passage,
-    depend on each other, so whole clusters are drawn. Values that are all 0 or 1, each its own
-    cluster, have Wilson's interval, which has a width also where all are alike; so have clusters
-    whose values are all alike. Others have that of the bootstrap. One cluster has no interval.
-    Raises ValueError without values.
+    depend on each other, so whole clusters are drawn. The interval is that of the bootstrap, or
+    Wilson's where each value is 0 or 1 and its own cluster, or where all values are 0 or all are 1:
+    the bootstrap would have no width there. One cluster has no interval. Raises ValueError without
+    values.
     """
     values = np.asarray(values, np.float64)
     sums, sizes = cluster_sums(values, clusters)
     found = ratio_bootstrap(sums, sizes, num_samples, seed)
-    # Where all are alike, a cluster tells no more than one value.
+    # Of equal values a cluster counts as one.
     is_alike = bool((values == values[0]).all())
     is_share = bool(np.isin(values, (0.0, 1.0)).all()) and (is_alike or len(sums) == len(values))
     if len(sums) > 1 and is_share:
@@ -219,7 +220,7 @@ def detectable_difference(
     """
     sums, sizes = cluster_sums(values, clusters)
     residuals = sums - np.mean(values) * sizes
-    if len(sums) < 2 or not residuals.any():
+    if len(sums) < 2 or np.allclose(residuals, 0):
         return None
     variance = float((residuals**2).sum()) * len(sums) / (len(sums) - 1)
     return (1.959964 + 0.841621) * math.sqrt(2 * variance) / len(values)

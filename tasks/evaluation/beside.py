@@ -117,7 +117,7 @@ def score_folder(
     windows = other.window_tokens, context_of(other.window_tokens, config)
     bits = _bits(model, own, start, *windows, config)
     dtype = str(place_of(model)[0]).removeprefix("torch.")
-    # The model may be a part of itself.
+    # Not those of `model`, which on one of several ranks is a share.
     parameters = read_config(other.model).num_parameters()
     found |= {"dtype": dtype, "tokens": sum(map(len, own)), "parameters": parameters}
     return found | compare(bits, scored, config)

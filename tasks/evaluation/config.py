@@ -73,8 +73,8 @@ class EvaluateConfig:
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=NOT_IN_KEY)
     """Where the model runs. auto: on a GPU where there is one."""
     tensor_parallel: int = field(default=1, metadata=NOT_IN_KEY)
-    """Processes that share each layer of a model, on a GPU each where there are GPUs. Those of
-    formats are whole."""
+    """Processes that share each layer of a model, on a GPU each where there are GPUs. Models of
+    `formats` run in one process."""
     data_parallel: int = field(default=1, metadata=NOT_IN_KEY)
     """Processes that each hold a whole model, on a GPU each where there are GPUs, and share
     documents, items and prompts."""

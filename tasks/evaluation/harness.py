@@ -49,7 +49,7 @@ MAX_NEW_TOKENS = 256
 TIE_NATS = 1e-4
 """Choices that float32 passes cannot tell apart."""
 MOST_NATS = {"float64": 1e-6, "float32": 1e-3, "bfloat16": 1.0}
-"""What other batches may change a log-probability by."""
+"""The most by which other batches, and the six decimals of rows, change a log-probability."""
 
 
 def harness_model(

@@ -178,10 +178,10 @@ def to_scoring_dtype(
     config: EvaluateConfig,
     answer: Callable[[], Sequence[int]],
 ) -> dict[str, Any]:
-    """Convert the model in place to the type it is scored in; what that is and what it costs.
+    """Convert the model in place to the type it is scored in; give that type and what it costs.
 
-    The difference to float32 is that of the first documents, in bits per byte, and the share of
-    other answers. answer: the model's choices in some items of suites.
+    bfloat16 costs bits per byte, measured on the first documents, and changes a share of the
+    answers. answer: gives the choices of the model in some items of suites.
     """
     import torch
 
@@ -191,8 +191,8 @@ def to_scoring_dtype(
     dtype, device = place_of(model)
     wanted = wanted_dtype(config, device.type)
     if wanted != "bfloat16" or dtype != torch.float32:
-        model.to(torch.promote_types(dtype, getattr(torch, wanted)))
-        return {"dtype": str(place_of(model)[0]).removeprefix("torch.")}
+        model.to(getattr(torch, wanted))
+        return {"dtype": wanted}
     first = chosen[:COMPARED_DOCUMENTS]
     tokens = [np.asarray(d.tokens[: config.max_document_tokens], np.int64) for d in first]
     sizes = tokenizer.eos_id, window, context, config.batch_tokens, config.windows
@@ -209,7 +209,7 @@ def to_scoring_dtype(
     }
     if not answers:
         return found
-    share = {"answers_other_than_in_float32_frac": rounded(changed / len(answers))}
+    share = {"answers_changed_from_float32_frac": rounded(changed / len(answers))}
     return found | share | {"dtypes_compared_on_items": len(answers)}
 
 

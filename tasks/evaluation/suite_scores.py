@@ -2,7 +2,8 @@
 (`tasks.evaluation.suite_results`).
 
 A part is a range of items of one suite, so that a killed evaluation resumes at the missing range.
-Log-probabilities are rounded to what float32 passes can promise, so batches do not change them.
+Log-probabilities are rounded, so in float64 batches do not change them; in float32 they change the
+last digits.
 """
 
 from __future__ import annotations

@@ -98,13 +98,19 @@ class Run:
         """How the model's bits per byte compare with the `unigram` or `bigram` baseline, beyond the
         interval or not."""
         evaluate = self.metrics("evaluate")
-        value, high, low = (evaluate.number("val_bpb", key) for key in ("value", "high", "low"))
+        value, low, high = Facts(evaluate.group("val_bpb")).each("value", "low", "high")
         baseline = evaluate.number(f"{name}_bpb")
         if value is None or baseline is None or baseline <= 0:
             return None
         named = f"the {name} baseline ({fixed(baseline)})"
-        if high is not None and low is not None and low <= baseline <= high:
-            return f"not distinguishable from {named}, which lies inside the interval"
+        equal, where = baseline, "which lies inside the interval"
+        gain = Facts(evaluate.group("gain_over_best_baseline"))
+        if gain.text("baseline") == name and gain.number("low") is not None:
+            # Both models on the same documents, which says more than the interval of one.
+            low, high = gain.each("low", "high")
+            equal, where = 0.0, "as the interval of the gain over it includes 0"
+        if high is not None and low is not None and low <= equal <= high:
+            return f"not distinguishable from {named}, {where}"
         change = percent(abs(1 - value / baseline))
         return f"{change} {'below' if value < baseline else 'above'} {named}"
 

@@ -28,8 +28,8 @@ from llm_core.model.config import ModelConfig
 # H query heads · G key/value heads · K keys of a sequence · D width of a head
 
 COPIED_BYTES = 256 << 10
-"""Keys and values of a sequence in a layer that a CPU copies in less time than it takes to attend
-to one more sequence by itself."""
+"""Of keys and values of a sequence in a layer: a CPU copies as many in less time than a separate
+attention for the sequence takes."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,8 @@ class PagedCache:
         return attend_masked(q_SHQD, k_SGKD, v_SGKD, self._masks[window])
 
     def _has_views(self, coming: Pass) -> bool:
-        """Whether sequences are faster one by one: a CPU then reads them without a copy."""
+        """Whether sequences are faster one by one: a CPU then reads them without a copy. Two
+        are at any length."""
         stored, spans = self.keys.stored, coming.spans
         is_plain = self.keys.scales is None and stored.device.type == "cpu"
         if not (is_plain and all(span.is_run for span in spans)):

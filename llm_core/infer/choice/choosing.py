@@ -104,7 +104,7 @@ def choose(logits_BV: Tensor, choosers: Choosers, steps_B: Tensor) -> Tensor:
 def _drawn(logits_BV: Tensor, best_B1: Tensor, uniform_B1: Tensor, choosers: Choosers) -> Tensor:
     if logits_BV.device.type == "cpu" and choosers.all_filter:
         for least in LIKELIEST:
-            # One more than top-k keeps: where it is less likely, no equal of the last is missed.
+            # One more than top-k: if it is less likely than the last of those, no tie is missed.
             count = max(least, choosers.largest_k + 1)
             found = count < logits_BV.shape[1] and _kept_of(count, logits_BV, best_B1, choosers)
             if found:

@@ -156,7 +156,8 @@ def model_metrics() -> dict[str, Any]:
             "bits_per_token": 6.31,
             "eos_bits_per_document": 4.2,
             "policy": {
-                "interval": "95 % percentile bootstrap of the ratio over documents, 1000 samples",
+                "interval": "95 % bootstrap of the ratio over documents, percentiles expanded for"
+                " few of them, 1000 samples",
                 "token perplexity": "compares with models of the same tokenizer",
                 "window_tokens": 256,
             },

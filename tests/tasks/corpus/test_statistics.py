@@ -233,6 +233,7 @@ def test_the_detectable_difference_is_found_in_four_of_five_trials() -> None:
         shown += two.mean() - one.mean() > 1.96 * error
     assert 0.75 <= shown / 600 <= 0.86
     assert detectable_difference(np.ones(5)) is None
+    assert detectable_difference(np.full(3, 0.1)) is None  # their mean is not 0.1
     # Values of a cluster that are all alike are one witness.
     clusters = [str(n // 8) for n in range(400)]
     witnesses = detectable_difference((np.arange(50) % 2).astype(float))

@@ -59,7 +59,7 @@ def test_answers_that_bfloat16_changes_are_counted(small_run: Run, tmp_path: Pat
     (whole, no_loss), (half, loss) = chosen("float32"), chosen("bfloat16")
     changed = sum(one != other for one, other in zip(whole, half, strict=True))
     assert 0 < changed < 90 == loss["dtypes_compared_on_items"]
-    assert loss["answers_other_than_in_float32_frac"] == pytest.approx(changed / 90, abs=1e-4)
+    assert loss["answers_changed_from_float32_frac"] == pytest.approx(changed / 90, abs=1e-4)
     assert not [name for name in no_loss if "float32" in name]
 
 

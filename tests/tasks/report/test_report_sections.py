@@ -158,6 +158,25 @@ def test_doubtful_results_are_warned_of(
     assert warning in Page(render(changed(artifacts, stage, **metrics), tmp_path)).text
 
 
+@pytest.mark.parametrize(
+    ("gain", "verdict"),
+    [
+        ({"low": 0.001, "high": 0.027}, "0.8 % below the bigram baseline (1.700)"),
+        ({"low": -0.01, "high": 0.03}, "as the interval of the gain over it includes 0"),
+        ({"low": None, "high": None}, "(1.700), which lies inside the interval"),
+    ],
+)
+def test_a_baseline_inside_the_interval_is_judged_by_the_paired_gain_if_there_is_one(
+    gain: dict[str, float | None], verdict: str, tmp_path: Path
+) -> None:
+    paired = gain | {"value": 0.014, "baseline": "bigram"}
+    metrics = {"bigram_bpb": 1.7, "gain_over_best_baseline": paired}
+    artifacts = changed(report_artifacts.realistic(tmp_path), "evaluate", **metrics)
+    text = Page(render(artifacts, tmp_path)).text
+    (finding,) = re.findall(r"1.686 bits per byte on 57 held-out documents: [^;]*;", text)
+    assert verdict in finding
+
+
 def test_quarantine_and_a_small_validation_set_are_warned_of(tmp_path: Path) -> None:
     text = Page(render(report_artifacts.realistic(tmp_path), tmp_path)).text
     assert "5 records" in text and "validation set has only 57 documents" in text
