@@ -149,7 +149,8 @@ def stop(pids: Iterable[int], grace_s: float) -> None:
         until = time.monotonic() + wait_s
         while alive and time.monotonic() < until:
             _reap(alive)
-            alive = {pid: started for pid, started in alive.items() if is_running(pid, started)}
+            # Until they are gone, with their ports, and not only on their way.
+            alive = {pid: started for pid, started in alive.items() if start_time(pid) == started}
             time.sleep(0.05 if alive else 0)
 
 

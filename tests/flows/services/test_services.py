@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from flows.services import local as services
+from flows.services import processes
 from flows.services.access import answers, basic_auth
 from flows.services.environments import client_environment, environment
 from flows.services.local import down, server_url, up
@@ -98,6 +99,23 @@ def test_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     while not (tmp_path / "ready").exists() and time.monotonic() < until:
         time.sleep(0.05)
     stop([process.pid], 0.3)
+    assert start_time(process.pid) is None
+
+
+def test_processes_that_are_on_their_way_out_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_is_ending", lambda pid: True)
+    code = (
+        "import pathlib, signal, sys, time;"
+        " signal.signal(15, lambda *_: (time.sleep(0.5), sys.exit()));"
+        " pathlib.Path('ready').touch(); time.sleep(60)"
+    )
+    process = start_detached([sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log")
+    until = time.monotonic() + 30
+    while not (tmp_path / "ready").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    stop([process.pid], 10.0)
     assert start_time(process.pid) is None
 
 
