@@ -12,6 +12,7 @@ default; here it gets a communication hook that sums, as `llm_core.parallel.fsdp
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
 import contextlib
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -120,11 +121,12 @@ def _set_stream_and_loss(
     memory: MemoryConfig,
 ) -> None:
     """Say in which numbers each stage's residual stream goes, and how its head takes the loss."""
-    loss: CrossEntropy = token_losses
+    loss: CrossEntropy = partial(token_losses, z_loss=compute.z_loss)
     if tensor is not None:
-        loss = tensor.loss(next(iter(parts.values())).config.vocab_size)
+        loss = tensor.loss(next(iter(parts.values())).config.vocab_size, compute.z_loss)
     elif compute.compile:
-        loss = torch.compile(loss, dynamic=False)  # float32 logits then never leave the kernel
+        # Float32 logits then never leave the kernel.
+        loss = partial(torch.compile(token_losses, dynamic=False), z_loss=compute.z_loss)
     for part in parts.values():
         part.head_loss, part.stream_dtype = head_loss(memory, loss), stream_dtype(compute.dtype)
         if tensor is not None:

@@ -14,7 +14,7 @@ from tests.support.distributed.processes import run_program
 IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
     Run(Case(layout(4, "zero1"), Problem(vocab=64, state_in="disk"), 2)),
-    Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle", optim="adafactor"), 4)),
+    Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle", optim="adafactor", z_loss=0.1), 4)),
     Run(
         Case(
             layout(4, "fsdp", tp=2),
@@ -37,7 +37,7 @@ FAST = [
     Run(
         Case(
             layout(4, "ddp", pp=2, tp=2, pp_schedule="naive"),
-            IDLE,
+            replace(IDLE, z_loss=0.1),
             2,
             MemoryConfig("selective", loss_chunk_tokens=7),
         )

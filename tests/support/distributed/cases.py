@@ -34,6 +34,7 @@ class Problem:
     dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
     optim: OptimizerKind = "adamw"
     state_in: Literal["device", "host", "disk"] = "device"
+    z_loss: float = 0.0
     kernels: Literal["torch", "triton"] = "torch"
     """triton: by Triton's interpreter, in float32 or less; one process has torch's."""
 
@@ -160,8 +161,8 @@ VARIED = [
     for vocab, tied, masks in itertools.product((64, 51), (True, False), ("uneven", "idle"))
 ]
 FAMILIES = [
-    Problem(family=family, tied=family == "gpt2", packed=family != "gpt2")
-    for family in ("qwen2", "qwen3", "gpt2")
+    Problem(family=family, tied=family == "gpt2", packed=family != "gpt2", z_loss=z_loss)
+    for family, z_loss in (("qwen2", 0.0), ("qwen3", 0.1), ("gpt2", 0.0))
 ]
 
 OPTIMIZERS = [Problem(optim=kind, tied=kind == "muon") for kind in get_args(OptimizerKind)[1:]]

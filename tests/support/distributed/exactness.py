@@ -94,6 +94,7 @@ def make_trainer(
         micro_batch_sequences=micro,
         dtype="fp32" if problem.dtype == "fp64" else problem.dtype,
         kernels=problem.kernels,
+        z_loss=problem.z_loss,
         seed=7,
         data=DataConfig(mask_documents=problem.packed),
     )
