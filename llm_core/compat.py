@@ -112,6 +112,12 @@ def dtensor_of(
     return made
 
 
+def default_store() -> dist.Store:
+    """The store of addresses of the default process group; it has no public name."""
+    found: dist.Store = distributed_c10d._get_default_store()
+    return found
+
+
 def process_group_of(name: str) -> dist.ProcessGroup:
     """This process's group of this name, for operations of torch that take a name."""
     found: dist.ProcessGroup = distributed_c10d._resolve_process_group(name)

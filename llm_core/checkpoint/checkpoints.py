@@ -9,7 +9,6 @@ on; what is written is the same, and it is in force once all ranks have found ea
 
 from __future__ import annotations
 
-import functools
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -19,9 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from llm_core.checkpoint.agreement import Agreement, listed
 from llm_core.checkpoint.folders import (
     LOOK_AGAIN_S,
     Progress,
+    damage_in,
     damaged_in,
     digest_pieces,
     discard,
@@ -35,10 +36,11 @@ from llm_core.checkpoint.folders import (
     temporary_of,
     write_progress,
 )
-from llm_core.checkpoint.reader import CheckpointError, read_into
+from llm_core.checkpoint.index import INDEX_FILE, CheckpointError, dump_index
+from llm_core.checkpoint.reader import read_into
 from llm_core.checkpoint.state import OptimizerState, collect_state, fill_copies
-from llm_core.checkpoint.writer import Writer, Written, gather_objects
-from llm_core.durable import sync_folder
+from llm_core.checkpoint.writer import Writer
+from llm_core.durable import sync_folder, write_durably
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote
@@ -62,15 +64,10 @@ class CheckpointNotWritten(OSError):
 
 
 @dataclass(frozen=True)
-class _NoAnswer:
-    why: str
-
-
-@dataclass(frozen=True)
 class _Pending:
     step: int
     val_loss: float | None
-    written: Future[Written]
+    written: Future[None]
 
 
 @dataclass
@@ -99,6 +96,7 @@ class Checkpoints:
     )
 
     def __post_init__(self) -> None:
+        self._agree = Agreement(self.root, self.ranks)
         self._writer = Writer(self.ranks)
         self._unwritten = Vote(self.ranks, at_first=True)
 
@@ -125,9 +123,10 @@ class Checkpoints:
             temporary.mkdir(parents=True)
             sync_folder(self.root.parent)
 
-        self._on_first(make_room)
-        self._writer.take(collect_state(layout, optimizer), copy=self.in_background)
-        self._pending = _Pending(step, val_loss, self._thread.submit(self._writer.write, temporary))
+        self._agree.on_first(make_room)
+        self._writer.take(collect_state(layout, optimizer), layout, copy=self.in_background)
+        written = self._thread.submit(self._writer.write, temporary, step)
+        self._pending = _Pending(step, val_loss, written)
         if not self.in_background:
             self.finish()
 
@@ -143,18 +142,16 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         self._unwritten.settle()
         error = pending.written.exception()
-        # torch names no reason where a disk is full, but that its file is shorter than it should
-        # be.
-        why = error and f"{error} ({shutil.disk_usage(self.root).free / 1e9:.1f} GB free)"
-        parts = gather_objects(why or pending.written.result(), self.ranks)
-        if failures := [
-            f"rank {rank}: {part}" for rank, part in enumerate(parts) if isinstance(part, str)
-        ]:
+        failure = None
+        if error is not None:
+            free_gb = shutil.disk_usage(self.root).free / 1e9
+            failure = f"rank {self.ranks.rank}: {error} ({free_gb:.1f} GB free)"
+        if (failed := self.ranks.hosts.ask(failure)).count:
             raise CheckpointNotWritten(
-                f"checkpoint of step {pending.step} was not written, {'; '.join(failures)}; fix"
-                " that or make room, then run again to resume from the one before"
+                f"checkpoint of step {pending.step} was not written, {listed(failed)}; fix that or"
+                " make room, then run again to resume from the one before"
             ) from error
-        self._on_first(lambda: self._put_in_force(pending, parts))
+        self._agree.on_first(lambda: self._put_in_force(pending))
 
     def load(self, layout: Layout, optimizer: OptimizerState, restart: bool = False) -> int:
         """Fill model and optimizer from the newest sound checkpoint, and give its step, or 0 where
@@ -166,7 +163,7 @@ class Checkpoints:
         """
         step = self.newest_sound()
         if step is None:
-            if names := self._on_all(lambda: damaged_in(self.root))[0]:
+            if names := self._agree.on_first(lambda: damaged_in(self.root)):
                 self._begin_past(names, restart)
             return 0
         self.read(step, layout, optimizer)
@@ -194,14 +191,14 @@ class Checkpoints:
         where one cannot be read, or is not the same to all: that is not damage.
         """
         self.finish()
-        self._on_first(lambda: recover(self.root))
+        self._agree.on_first(lambda: recover(self.root))
         for step in reversed(self._steps()):
             if newest is not None and step > newest:
                 continue
             if (damage := self._damage(step)) is None:
                 return step
             self._damages[folder_of(self.root, step).name] = damage
-            aside = self._on_first(functools.partial(set_aside, self.root, step))
+            aside = self._agree.on_first(lambda step=step: str(set_aside(self.root, step)))  # type: ignore[misc]
             if self.report and self.ranks.is_first:
                 self.report("damaged_checkpoint", step, f"{damage}; kept as {aside}")
         return None
@@ -209,14 +206,23 @@ class Checkpoints:
     def read(self, step: int, layout: Layout, optimizer: OptimizerState) -> None:
         """Fill model and optimizer from a checkpoint. Raises CheckpointError for another run's."""
         self._require_this_run(step)
-        read_into(collect_state(layout, optimizer), folder_of(self.root, step), self.ranks)
+        folder = folder_of(self.root, step)
+
+        def fill() -> None:
+            read_into(collect_state(layout, optimizer), layout, folder, self.ranks)
+
+        self._agree.on_all(fill)
         fill_copies(layout, optimizer)
 
     def val_loss_at(self, step: int) -> float | None:
         """Validation loss in the checkpoint of a step, if there is one; the same on every rank."""
         self.finish()
-        progress = self._on_first(lambda: read_progress(self.root, step))
-        return progress.val_loss if isinstance(progress, Progress) else None
+
+        def look() -> float | None:
+            progress = read_progress(self.root, step)
+            return progress.val_loss if isinstance(progress, Progress) else None
+
+        return self._agree.on_first(look)
 
     def forget_after(self, step: int) -> None:
         """Remove the checkpoints of later steps, after a run has gone back and saved this step."""
@@ -227,97 +233,73 @@ class Checkpoints:
                 if later > step:
                     discard(self.root, later)
 
-        self._on_first(discard_later)
+        self._agree.on_first(discard_later)
 
     def _steps(self) -> list[int]:
         """Steps that have a folder, the same to every rank."""
         for pause_s in LOOK_AGAIN_S:
             time.sleep(pause_s)
-            found: list[list[int]] = self._on_all(lambda: steps_in(self.root))
-            if all(steps == found[0] for steps in found):
-                return found[0]
+            first = self._agree.on_first(lambda: steps_in(self.root))
+            others = self._agree.on_all(lambda: self._other_than(first))  # noqa: B023
+            if not others.count:
+                return first
         raise CheckpointError(
-            f"ranks see different checkpoints in {self.root}: {found}; give them one shared file"
-            " system, and run again"
+            f"ranks see different checkpoints in {self.root}: rank 0 {first}, {listed(others)};"
+            " give them one shared file system, and run again"
         )
+
+    def _other_than(self, first: list[int]) -> str | None:
+        found = steps_in(self.root)
+        return None if found == first else f"rank {self.ranks.rank} {found}"
 
     def _damage(self, step: int) -> str | None:
         """Why a checkpoint cannot be loaded, the same on every rank; each reads some files."""
-        seen = self._on_all(lambda: read_progress(self.root, step, patient=True))
-        damages = [one for one in seen if isinstance(one, str)]
-        if 0 < len(damages) < self.ranks.world:
-            folder = folder_of(self.root, step)
-            raise CheckpointError(
-                f"some ranks see {folder} whole and others do not ({damages[0]}); nothing was"
-                " changed, run again"
-            )
-        if damages:
-            return damages[0]
-        changed = self._on_all(lambda: self._changed_file(step, seen[self.ranks.rank]))
-        return next(filter(None, changed), None)
+        progress: Progress | str = ""
 
-    def _on_first(self, act: Callable[[], T]) -> T:
-        """What the first rank gets, for every rank. What fails there is raised on all of them."""
-        answer: T | _NoAnswer | None = None
-        failure: OSError | None = None
-        if self.ranks.is_first:
-            try:
-                answer = act()
-            except OSError as error:
-                answer, failure = _NoAnswer(str(error)), error
-        first: T | _NoAnswer = gather_objects(answer, self.ranks)[0]
-        if isinstance(first, _NoAnswer):
-            raise CheckpointError(
-                f"{self.root} cannot be read or changed (rank 0: {first.why}); give it room and"
-                " write permission, then run again"
-            ) from failure
-        return first
+        def look() -> str | None:
+            nonlocal progress
+            progress = read_progress(self.root, step, patient=True)
+            return progress if isinstance(progress, str) else None
 
-    def _on_all(self, look: Callable[[], T]) -> list[T]:
-        """What each rank finds. Raises CheckpointError, on all, where one gets no answer."""
-        found: T | _NoAnswer
-        try:
-            found = look()
-        except OSError as error:
-            found = _NoAnswer(f"rank {self.ranks.rank}: {error}")
-        every = gather_objects(found, self.ranks)
-        if failures := [one.why for one in every if isinstance(one, _NoAnswer)]:
+        damaged = self._agree.on_all(look)
+        if 0 < damaged.count < self.ranks.world:
             raise CheckpointError(
-                f"{self.root} cannot be read ({'; '.join(failures)}); it is left as it is, run"
-                " again"
+                f"some ranks see {folder_of(self.root, step)} whole and others do not"
+                f" ({damaged.texts[0]}); nothing was changed, run again"
             )
-        return every
+        if isinstance(progress, Progress):
+            digest = progress.index_digest
+            files = range(self.ranks.rank, progress.num_files, self.ranks.world)
+            damaged = self._agree.on_all(lambda: damage_in(self.root, step, digest, files))
+        return damaged.texts[0] if damaged.count else None
 
     def _require_this_run(self, step: int) -> None:
         """Raise CheckpointError, on every rank, where a checkpoint was made with something else."""
-        progress = self._on_all(lambda: read_progress(self.root, step))[0]
-        assert isinstance(progress, Progress), progress
+
+        def look() -> dict[str, Any] | None:
+            progress = read_progress(self.root, step)
+            assert isinstance(progress, Progress), progress
+            return progress.made_with
+
+        made_with = self._agree.on_first(look)
         if self.made_with is None:
             return
-        if progress.made_with is None:
+        if made_with is None:
             if self.report and self.ranks.is_first:
                 what = "it does not say what it was made with, so that cannot be compared"
                 self.report("unknown_checkpoint", step, what)
-        elif difference := self.made_with.difference_to(progress.made_with, step):
+        elif difference := self.made_with.difference_to(made_with, step):
             raise CheckpointError(
                 f"checkpoint {folder_of(self.root, step)} is of another run: {difference}; give"
                 " this run what that was made with, or a work directory of its own"
             )
 
-    def _changed_file(self, step: int, progress: Progress | str) -> str | None:
-        assert isinstance(progress, Progress), progress
-        folder = folder_of(self.root, step)
-        for name in sorted(progress.files)[self.ranks.rank :: self.ranks.world]:
-            if digest_pieces(folder / name) != progress.files[name][1]:
-                return f"{name} does not hold what was written"
-        return None
-
-    def _put_in_force(self, pending: _Pending, parts: list[Written]) -> None:
-        temporary = temporary_of(self.root, pending.step)
-        files = self._writer.write_index(temporary, parts)
+    def _put_in_force(self, pending: _Pending) -> None:
+        temporary, index = temporary_of(self.root, pending.step), self._writer.index
+        write_durably(temporary / INDEX_FILE, dump_index(index))
         settings = dict(self.made_with.settings) if self.made_with else None
-        write_progress(
-            temporary, self.root, Progress(pending.step, pending.val_loss, files, settings)
-        )
+        digest = digest_pieces(temporary / INDEX_FILE)
+        progress = Progress(pending.step, pending.val_loss, index.world, digest, settings)
+        write_progress(temporary, self.root, progress)
         publish(self.root, pending.step)
         prune(self.root, pending.step, self.keep_last, self.keep_best)

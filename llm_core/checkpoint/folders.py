@@ -1,11 +1,15 @@
 """Names checkpoint folders, publishes them, finds out which are whole, and removes those that may
 go.
 
-`<root>/step-00000120/` holds files and `progress.json`: the step, its validation loss where it was
-measured there, the best checkpoint that is kept, what it was made with, and size and digest of
-every other file. A folder appears by renaming, so one that is there was whole once; one that has
-lost or changed bytes since is found by its sizes, or else by its digests. That one is set aside as
-`step-00000120.damaged` and never deleted here: what is left of it may be all there is.
+| in `<root>/step-00000120/` | holds |
+|---|---|
+| `rank-00007.safetensors`, `rank-00007.json` | what that process wrote; size and digest of it |
+| `index.json` | which process wrote what (`llm_core.checkpoint.index`) |
+| `progress.json` | the step, its validation loss where it was measured there, the best checkpoint that is kept, what it was made with, number of processes, digest of the index |
+
+A folder appears by renaming, so one that is there was whole once; one that has lost or changed
+bytes since is found by sizes and digests. That one is set aside as `step-00000120.damaged` and
+never deleted here: what is left of it may be all there is.
 
 A folder leaves by renaming too, so that a half removed one is never taken for a damaged one. A kill
 between two calls leaves one of these beside the checkpoints, and `recover` settles it:
@@ -29,17 +33,19 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from llm_core.checkpoint.index import INDEX_FILE
 from llm_core.durable import sync_folder, write_durably
-from llm_core.json_files import dump_json, is_plain_name, read_json
+from llm_core.json_files import dump_json, read_json
+
+T = TypeVar("T")
 
 PROGRESS_FILE = "progress.json"
-MAX_NAME_BYTES = 255
-"""Of a file, on the file systems in use."""
 DAMAGED = ".damaged"
 """End of the name of a checkpoint that was set aside; a number follows where the name is taken."""
 PIECE = 64 << 20
@@ -56,8 +62,9 @@ class Progress:
     step: int
     val_loss: float | None
     """Measured with these very weights; None: there was no validation at this step."""
-    files: dict[str, tuple[int, str]]
-    """Name → (bytes, digest)."""
+    num_files: int
+    """Processes that wrote it, with a file each."""
+    index_digest: str
     made_with: dict[str, Any] | None = None
     """What decided it (`llm_core.training.made_with`); None: it does not say."""
 
@@ -91,43 +98,78 @@ def damaged_in(root: Path) -> list[str]:
     return sorted(name for name in _names_in(root) if DAMAGED in name)
 
 
+def data_file(rank: int) -> str:
+    return f"rank-{rank:05d}.safetensors"
+
+
+def write_facts(path: Path, step: int) -> None:
+    """Say what a synced file of a rank holds."""
+    facts = {"step": step, "bytes": path.stat().st_size, "digest": digest_pieces(path)}
+    write_durably(path.with_suffix(".json"), dump_json(path.name, facts))
+
+
 def read_progress(root: Path, step: int, patient: bool = False) -> Progress | str:
-    """What a checkpoint says of itself, or why it cannot be believed; sizes are looked at, contents
-    are not.
+    """What a checkpoint says of itself, or why it cannot be believed; its other files are not
+    looked at.
 
     patient: look again for what is missing. Raises OSError where the file system does not answer:
     that is not damage.
     """
+    folder = folder_of(root, step)
+    return _patiently(lambda: _read_progress(folder, step), folder, patient)
+
+
+def damage_in(root: Path, step: int, index_digest: str, ranks: Iterable[int]) -> str | None:
+    """What is wrong with the index of a checkpoint or the files of some ranks. Raises OSError as
+    `read_progress`."""
+    folder = folder_of(root, step)
+
+    def look() -> str | None:
+        if digest_pieces(folder / INDEX_FILE) != index_digest:
+            return f"{INDEX_FILE} does not hold what was written"
+        return next(filter(None, (_damage_of(folder / data_file(n), step) for n in ranks)), None)
+
+    return _patiently(look, folder, patient=True)
+
+
+def _patiently(look: Callable[[], T], folder: Path, patient: bool) -> T | str:
     for pause_s in LOOK_AGAIN_S if patient else (0.0,):
         time.sleep(pause_s)
         try:
-            return _read_progress(folder_of(root, step), step)
+            return look()
         except FileNotFoundError as error:
             missing = f"{Path(str(error.filename)).name} is missing"
-            for folder in filter(Path.is_dir, (root, folder_of(root, step))):
-                os.listdir(folder)  # a network file system refreshes what it lists
+            for known in filter(Path.is_dir, (folder.parent, folder)):
+                os.listdir(known)  # a network file system refreshes what it lists
     return missing
 
 
 def _read_progress(folder: Path, step: int) -> Progress | str:
     try:
         found = read_json(folder / PROGRESS_FILE)
-        files = {
-            str(name): (int(size), str(digest)) for name, (size, digest) in found["files"].items()
-        }
         val_loss, made_with = found["val_loss"], found.get("made_with")
         val_loss = None if val_loss is None else float(val_loss)
-        progress = Progress(int(found["step"]), val_loss, files, made_with and dict(made_with))
-        for name in files:
-            # The file system would refuse to look for it, which must not pass for no answer.
-            if not is_plain_name(name) or len(name.encode()) > MAX_NAME_BYTES:
-                raise ValueError(f"{name[:80]!r} is not the name of a file")
+        num_files, index_digest = int(found["num_files"]), str(found["index_digest"])
+        made_with = made_with and dict(made_with)
+        progress = Progress(int(found["step"]), val_loss, num_files, index_digest, made_with)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return f"{PROGRESS_FILE} cannot be read ({error})"
-    for name, (size, _) in files.items():
-        if (actual := (folder / name).stat().st_size) != size:
-            return f"{name} has {actual} bytes of {size}"
     return progress if progress.step == step else f"{PROGRESS_FILE} is of step {progress.step}"
+
+
+def _damage_of(path: Path, step: int) -> str | None:
+    """What is wrong with the file of a rank, or with what is said of it."""
+    facts = path.with_suffix(".json")
+    try:
+        found = read_json(facts)
+        of_step, size, digest = (found[name] for name in ("step", "bytes", "digest"))
+    except (ValueError, KeyError, TypeError) as error:
+        return f"{facts.name} cannot be read ({error})"
+    if of_step != step:
+        return f"{facts.name} is of step {of_step}"
+    if (actual := path.stat().st_size) != size:
+        return f"{path.name} has {actual} bytes of {size}"
+    return None if digest_pieces(path) == digest else f"{path.name} does not hold what was written"
 
 
 def write_progress(folder: Path, root: Path, progress: Progress) -> None:

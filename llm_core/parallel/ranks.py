@@ -6,11 +6,11 @@ network.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -21,9 +21,8 @@ from torch.distributed.rendezvous import rendezvous
 from llm_core.config import ConfigError
 from llm_core.device import pick_device
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.restarts import store_of_this_start
-
-TIMEOUT = timedelta(minutes=30)
+from llm_core.parallel.hosts.exchange import TIMEOUT, Hosts, hosts_of_group
+from llm_core.parallel.hosts.restarts import store_of_this_start
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,11 @@ class Ranks:
     """Processes by tokens: axes pp, dp, cp, tp; None: there is only data parallelism."""
     weights: DeviceMesh | None = None
     """Processes by weights: axes pp, dp_replicate, dp_shard, tp; None: one process."""
-    hosts: dist.ProcessGroup | None = None
-    """All processes, for exchanges between main memories; None: the default group does them."""
+
+    @functools.cached_property
+    def hosts(self) -> Hosts:
+        """All processes, for exchanges between main memories."""
+        return hosts_of_group() if self.world > 1 else Hosts(dist.HashStore(), 0, 1)
 
     @property
     def is_first(self) -> bool:
@@ -74,11 +76,7 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is up on any rank. Hosts wait, devices do not; `Vote` never waits."""
-        if self.world == 1:
-            return flag
-        found = torch.tensor(int(flag))
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.hosts)
-        return bool(found)
+        return self.hosts.ask("yes" if flag else None).count > 0
 
     def barrier(self) -> None:
         """Go on once all hosts are here; their devices may still compute."""
@@ -111,8 +109,7 @@ def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
         store = store_of_this_start(whole, rank, world, TIMEOUT)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     try:
-        hosts = None if backend == "gloo" else dist.new_group(backend="gloo", timeout=TIMEOUT)
-        yield Ranks(rank, world, device, *make_meshes(config, device), hosts)
+        yield Ranks(rank, world, device, *make_meshes(config, device))
     finally:
         dist.destroy_process_group()
 

@@ -1,21 +1,17 @@
 """Lets all ranks agree on an action at the same step, such as stopping, without waiting for each
 other or for a device.
 
-A rank puts its yes or no into an exchange between hosts that runs beside the next step, and reads
-what the turn before found: so the answer is one turn late, the same on every rank, and costs no
-wait (with one process it is there at once). Devices take no part: a sum on a GPU, whose result the
-host then reads, would let the GPU run dry at every step.
+A rank puts its yes or no to the store of the run, and reads what the turn before found: so the
+answer is one turn late, the same on every rank, and costs no wait (with one process it is there at
+once). Devices take no part: a sum on a GPU, whose result the host then reads, would let the GPU run
+dry at every step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
-
+from llm_core.parallel.hosts.exchange import Question
 from llm_core.parallel.ranks import Ranks
 
 
@@ -29,22 +25,23 @@ class Vote:
 
     ranks: Ranks
     at_first: bool = False
-    _turn: tuple[Tensor, Any] | None = field(default=None, repr=False)
+    _question: Question | None = field(default=None, repr=False)
+    _is_open: bool = field(default=False, repr=False)
 
     def ask(self, mine: bool) -> bool:
         """Put the question; what the turn before found, or with one process `mine`."""
         if self.ranks.world == 1:
             return mine
         answer = self.settle()
-        flag = torch.tensor(int(mine))
-        work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.ranks.hosts, async_op=True)
-        self._turn = flag, work
+        if self._question is None:
+            self._question = self.ranks.hosts.question()
+        self._question.put("yes" if mine else None)
+        self._is_open = True
         return answer
 
     def settle(self) -> bool:
         """What the last turn found; the next answer is `at_first` again. A run must end so."""
-        if self._turn is None:
+        if self._question is None or not self._is_open:
             return self.at_first
-        (flag, work), self._turn = self._turn, None
-        work.wait()
-        return bool(flag)
+        self._is_open = False
+        return self._question.answer().count > 0

@@ -23,7 +23,7 @@ from types import FrameType
 import numpy as np
 
 from llm_core.checkpoint.checkpoints import Checkpoints
-from llm_core.checkpoint.reader import CheckpointError
+from llm_core.checkpoint.index import CheckpointError
 from llm_core.config import ConfigError
 from llm_core.data.loader import Loader
 from llm_core.data.prefetch import Prefetch

@@ -16,7 +16,7 @@ from tests.fuzz.reader_targets import reader_targets
 from tests.fuzz.target import Target
 
 PRELOADED = (
-    *("llm_core.checkpoint.folders", "llm_core.checkpoint.reader", "llm_core.huggingface.export"),
+    *("llm_core.checkpoint.folders", "llm_core.checkpoint.index", "llm_core.huggingface.export"),
     *(
         "tasks.runtime.artifact",
         "tasks.shards.exchange",
@@ -183,24 +183,17 @@ def _weights_file(folder: Path) -> bytes:
 
 
 def _checkpoint_index(data: bytes, folder: Path) -> None:
-    from llm_core.checkpoint.reader import read_index
+    from llm_core.checkpoint.index import INDEX_FILE, read_index
 
-    (folder / ".metadata").write_bytes(data)
+    (folder / INDEX_FILE).write_bytes(data)
     read_index(folder)
 
 
 def _checkpoint_indexes() -> list[bytes]:
-    import pickle
+    from llm_core.checkpoint.index import Entry, Index, dump_index
 
-    import torch
-    from torch.distributed.checkpoint import metadata as kept
-    from torch.distributed.checkpoint.filesystem import _StorageInfo
-
-    chunk = kept.ChunkStorageMetadata(torch.Size([0]), torch.Size([4]))
-    entry = kept.TensorStorageMetadata(kept.TensorProperties(), torch.Size([4]), [chunk])
-    places = {kept.MetadataIndex("weight", [0]): _StorageInfo("__0_0.distcp", 0, 16)}
-    index = kept.Metadata({"weight": entry}, storage_data=places)
-    return [pickle.dumps(index, protocol) for protocol in (2, 4)]
+    cut = Entry((8, 4), "F32", (("tp", 0), ("dp_shard", 0)), 1)
+    return [dump_index(Index((2, 1, 2, 2), {"weight": cut})).encode()]
 
 
 def _progress(data: bytes, folder: Path) -> None:
@@ -236,7 +229,7 @@ def _artifact_record() -> bytes:
 
 def targets(folder: Path) -> Mapping[str, Target]:
     """{name: target}; folder: a place for the making of sound files."""
-    from llm_core.checkpoint.reader import CheckpointError
+    from llm_core.checkpoint.index import CheckpointError
     from tasks.runtime.artifact import ArtifactMismatch
     from tasks.shards.foreign import ExchangeError
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from llm_core.checkpoint import folders
 from llm_core.checkpoint.checkpoints import CheckpointNotWritten, Checkpoints
 from llm_core.checkpoint.folders import digest_pieces, prune, read_progress, steps_in
-from llm_core.checkpoint.reader import CheckpointError
+from llm_core.checkpoint.index import CheckpointError
 from llm_core.checkpoint.writer import Writer
 from llm_core.optim.config import GuardConfig, OptimConfig
 from tests.support.engine.small_runs import OPTIM
@@ -32,9 +32,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Writing waits for it."""
     opened, write = threading.Event(), Writer.write
 
-    def wait_and_write(self: Writer, folder: Path) -> object:
+    def wait_and_write(self: Writer, folder: Path, step: int) -> None:
         opened.wait(30)
-        return write(self, folder)
+        write(self, folder, step)
 
     monkeypatch.setattr(Writer, "write", wait_and_write)
     yield opened
@@ -114,7 +114,7 @@ def test_written_in_background_it_holds_what_was_there_when_it_was_taken(
     assert later.load(*other.parts) == 5 and equal(other.values(), taken)
     at_once.save(5, *other.parts)
     files = [
-        (tmp_path / name / "step-00000005" / "__0_0.distcp").read_bytes()
+        (tmp_path / name / "step-00000005" / "rank-00000.safetensors").read_bytes()
         for name in ("at_once", "later")
     ]
     assert files[0] == files[1]
@@ -142,7 +142,7 @@ def test_a_failed_write_is_raised_and_the_checkpoint_before_stays_in_force(
     with Checkpoints(tmp_path, ALONE, in_background=in_background) as checkpoints:
         checkpoints.save(1, *run.parts)
         checkpoints.finish()
-        monkeypatch.setattr("llm_core.checkpoint.writer.digest_pieces", no_space)
+        monkeypatch.setattr("llm_core.checkpoint.folders.digest_pieces", no_space)
         with pytest.raises(
             CheckpointNotWritten, match=r"step 2 was not written, rank 0: .*No space left"
         ) as raised:
@@ -176,7 +176,7 @@ def test_the_last_few_are_kept_and_the_best_where_it_is_wanted(
     for step, loss in enumerate(losses):
         folder = folders.folder_of(root, step)
         folder.mkdir()
-        folders.write_progress(folder, root, folders.Progress(step, loss, {}))
+        folders.write_progress(folder, root, folders.Progress(step, loss, 1, ""))
         prune(root, step, keep_last, keep_best)
         there = [*kept, step]
         best = min(
@@ -229,14 +229,15 @@ def test_a_digest_is_of_every_byte_in_its_place(
         assert digest_pieces(path) != digest
 
 
-def test_progress_names_every_file(tmp_path: Path) -> None:
+def test_progress_says_what_the_other_files_must_be(tmp_path: Path) -> None:
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         checkpoints.save(7, *Run(dim=8).parts, val_loss=1.5)
-    progress = read_progress(tmp_path, 7)
-    assert not isinstance(progress, str)
-    folder = tmp_path / "step-00000007"
-    assert {*progress.files, "progress.json"} == {path.name for path in folder.iterdir()}
-    assert (progress.step, progress.val_loss) == (7, 1.5)
+    progress, folder = read_progress(tmp_path, 7), tmp_path / "step-00000007"
+    digest = digest_pieces(folder / "index.json")
+    assert progress == folders.Progress(7, 1.5, 1, digest, None)
+    assert {path.name for path in folder.iterdir()} == {
+        *("progress.json", "index.json", "rank-00000.json", "rank-00000.safetensors"),
+    }
     assert json.loads((folder / "progress.json").read_text("utf-8"))["best"] == 7
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import errno
 import json
 import os
-import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,21 +17,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed import HashStore
 
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.folders import Progress, read_progress, steps_in, write_progress
-from llm_core.checkpoint.reader import CheckpointError, read_index
+from llm_core.checkpoint.index import CheckpointError, Entry, read_index
 from llm_core.config import ConfigError
 from llm_core.optim.config import GuardConfig
 from llm_core.optim.guard import TrainingDiverged
+from llm_core.parallel.hosts.exchange import Hosts
 from llm_core.parallel.ranks import Ranks
 from llm_core.training.rollback import Rollback
 from tests.support.engine.small_runs import OPTIM
@@ -44,7 +37,7 @@ from tests.support.engine.small_states import ALONE, Run, damage, equal
 )
 @given(
     st.sampled_from(["cut", "flipped"]),
-    st.sampled_from(["__0_0.distcp", ".metadata"]),
+    st.sampled_from(["rank-00000.safetensors", "index.json"]),
     st.floats(0, 1),
 )
 def test_one_changed_bit_or_lost_byte_is_found_and_the_checkpoint_before_is_used(
@@ -64,7 +57,15 @@ def test_one_changed_bit_or_lost_byte_is_found_and_the_checkpoint_before_is_used
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"step": 20}', '{"step": 21, "val_loss": null, "files": {}}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"step": 20}',
+        '{"step": 21, "val_loss": null, "num_files": 1, "index_digest": ""}',
+    ],
 )
 def test_a_checkpoint_that_does_not_say_what_it_holds_is_passed_over(
     text: str, tmp_path: Path
@@ -80,20 +81,19 @@ def test_a_checkpoint_that_does_not_say_what_it_holds_is_passed_over(
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"files": {"a/b": [3, "digest"]}}, "'a/b' is not the name of a file"),
-        ({"files": {"9" * 256: [3, "digest"]}}, "is not the name of a file"),
-        ({"files": {"\ud800": [3, "digest"]}}, "surrogates not allowed"),
-        ({"files": {"a": [float("inf"), "digest"]}}, "infinity to integer"),
+        ({"num_files": "many"}, "invalid literal"),
+        ({"num_files": float("inf")}, "infinity to integer"),
+        ({"val_loss": "low"}, "could not convert"),
         ({"made_with": json.loads("[" * 500 + "]" * 500)}, "nested deeper"),
     ],
-    ids=["path", "long name", "surrogate", "infinite size", "nested"],
+    ids=["no number", "infinite", "no loss", "nested"],
 )
 def test_a_progress_file_of_impossible_values_is_damage(
     changed: dict[str, Any],
     why: str,
     tmp_path: Path,
 ) -> None:
-    progress = {"step": 7, "val_loss": 1.5, "files": {}, "made_with": None}
+    progress = {"step": 7, "val_loss": 1.5, "num_files": 1, "index_digest": "", "made_with": None}
     (tmp_path / "step-00000007").mkdir()
     text = json.dumps(progress | changed)
     (tmp_path / "step-00000007" / "progress.json").write_text(text, "utf-8")
@@ -103,64 +103,50 @@ def test_a_progress_file_of_impossible_values_is_damage(
 
 def test_progress_that_would_count_as_damage_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"progress\.json would be JSON that is not read again"):
-        write_progress(tmp_path, tmp_path, Progress(7, None, {}, {"seed": 10**100}))
+        write_progress(tmp_path, tmp_path, Progress(7, None, 1, "", {"seed": 10**100}))
     assert list(tmp_path.iterdir()) == []
 
 
-def sound_index() -> Metadata:
-    chunk = ChunkStorageMetadata(torch.Size([0]), torch.Size([4]))
-    tensor = TensorStorageMetadata(TensorProperties(), torch.Size([4]), [chunk])
-    places = {MetadataIndex("weight", [0]): _StorageInfo("__0_0.distcp", 0, 16)}
-    return Metadata({"weight": tensor}, storage_data=places)
-
-
-def indexed(**changes: Any) -> bytes:
-    return pickle.dumps(dataclasses.replace(sound_index(), **changes))
-
-
-def place(*facts: Any) -> dict[str, Any]:
-    return {"storage_data": {MetadataIndex("weight"): _StorageInfo(*facts)}}
-
-
 @pytest.mark.parametrize(
-    "data",
+    "changed",
     [
-        *(b"", b".", b"N.", b"\x80\x04", b"garbage", b"0.", b"}\x8c\x01aR.", b"h\x07."),
-        pickle.dumps({}),
-        b"\x8e" + (1 << 62).to_bytes(8, "little"),  # a length that no memory has
-        b"Nr\0\0\0\x01.",
-        b"Np16777216\n.",
-        b"ctorch\nSize\n(I1\nI2\ntR.",
-        b"cpathlib\nPosixPath\n(I1\ntR.",
-        b"ctorch\ndevice\n(S'nowhere'\ntR.",
-        b"ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81.",
-        indexed(state_dict_metadata=None),
-        indexed(state_dict_metadata={3: None}),
-        indexed(state_dict_metadata={"weight": None}),
-        indexed(storage_data=None),
-        indexed(storage_meta="none"),
-        indexed(**place("../elsewhere", 0, 16)),
-        indexed(**place("..", 0, 16)),
-        indexed(**place("__0_0.distcp", -1, 16)),
-        indexed(**place("__0_0.distcp", 0, None)),
+        {"sizes": [1, 0, 1, 1]},
+        {"sizes": [1, 1]},
+        {"sizes": None},
+        {"tensors": {"weight": None}},
+        {"tensors": {"weight": {"shape": [-1], "dtype": "F32"}}},
+        {"tensors": {"weight": {"shape": [4], "dtype": "PICKLE"}}},
+        {"tensors": {"weight": {"shape": [4], "dtype": "F32", "cuts": [["tp", 1]]}}},
+        {"tensors": {"weight": {"shape": [4], "dtype": "F32", "cuts": [["cp", 0]]}}},
+        {"tensors": {"weight": {"shape": [4], "dtype": "F32", "copy": 2}}},
+        {"tensors": {"weight": {"shape": [4], "dtype": "F32", "pp": 1}}},
+        {"tensors": {"weight": {"shape": [4], "dtype": "F32", "file": "../elsewhere"}}},
+        {"tensors": json.loads("[" * 500 + "]" * 500)},
     ],
-    ids=lambda data: f"{len(data)} bytes",
+    ids=str,
 )
 def test_a_damaged_index_gives_the_one_error_that_is_documented(
-    data: bytes, tmp_path: Path
+    changed: dict[str, Any], tmp_path: Path
 ) -> None:
-    (tmp_path / ".metadata").write_bytes(data)
+    sound = {"sizes": [1, 2, 1, 1], "tensors": {"weight": {"shape": [4], "dtype": "F32"}}}
+    (tmp_path / "index.json").write_text(json.dumps(sound), "utf-8")
+    assert read_index(tmp_path).tensors == {"weight": Entry((4,), "F32")}
+    (tmp_path / "index.json").write_text(json.dumps(sound | changed), "utf-8")
     rule = r"is damaged; restore or delete the checkpoint \("
     with pytest.raises(CheckpointError, match=rule) as caught:
         read_index(tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_sound_index_is_read_and_one_that_is_missing_is_no_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\ud800"])
+def test_an_index_that_is_no_index_is_damage_and_one_that_is_missing_is_not(
+    text: str, tmp_path: Path
+) -> None:
     with pytest.raises(FileNotFoundError):
         read_index(tmp_path)
-    (tmp_path / ".metadata").write_bytes(indexed())
-    assert read_index(tmp_path) == sound_index()
+    (tmp_path / "index.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(CheckpointError, match=r"is damaged"):
+        read_index(tmp_path)
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -182,7 +168,7 @@ def test_where_no_checkpoint_is_sound_the_run_is_refused_and_none_is_lost(
             checkpoints.save(step, *run.parts)
             folder = tmp_path / f"step-0000000{step}"
             (folder / "progress.json").unlink() if lost else damage(
-                folder / "__0_0.distcp", "flipped", 0.5
+                folder / "rank-00000.safetensors", "flipped", 0.5
             )
         before, kept = run.values(), sorted(contents(tmp_path).values())
         for _ in range(2):
@@ -196,7 +182,7 @@ def test_where_no_checkpoint_is_sound_the_run_is_refused_and_none_is_lost(
         assert checkpoints.load(*run.parts, restart=True) == 0
         assert told[-1][:2] == ("restarted", 0)
         checkpoints.save(1, *run.parts)
-        damage(tmp_path / "step-00000001" / ".metadata", "cut", 0.5)
+        damage(tmp_path / "step-00000001" / "index.json", "cut", 0.5)
         checkpoints.save(2, *run.parts)
         (tmp_path / "step-00000002" / "progress.json").write_text("{", "utf-8")
         assert checkpoints.load(*run.parts, restart=True) == 0
@@ -213,7 +199,7 @@ def test_an_older_checkpoint_is_used_past_a_damaged_one_that_is_kept_through_pru
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         for step in (1, 2):
             checkpoints.save(step, *run.parts)
-        damage(tmp_path / "step-00000002" / "__0_0.distcp", "flipped", 0.5)
+        damage(tmp_path / "step-00000002" / "rank-00000.safetensors", "flipped", 0.5)
         assert checkpoints.load(*run.parts) == 1
         for step in (2, 3, 4):
             checkpoints.save(step, *run.parts)
@@ -247,7 +233,7 @@ def test_a_damaged_point_is_kept_and_the_run_goes_back_to_the_one_before(tmp_pat
     with Checkpoints(tmp_path / "checkpoints", ALONE) as checkpoints, points:
         for step in (3, 6):
             points.save(step, *run.parts)
-        damage(tmp_path / "points" / "step-00000006" / "__0_0.distcp", "flipped", 0.5)
+        damage(tmp_path / "points" / "step-00000006" / "rank-00000.safetensors", "flipped", 0.5)
         assert Rollback(guard, points).go_back(7, *run.parts, checkpoints) == 3
         (tmp_path / "points" / "step-00000003" / "progress.json").unlink()
         with pytest.raises(TrainingDiverged, match="no sound point to go back to"):
@@ -271,7 +257,7 @@ def test_a_file_system_that_does_not_answer_is_no_damage(
         raise OSError(number, os.strerror(number), str(tmp_path))
 
     run = Run(dim=8)
-    name = {"list": "steps_in", "progress": "read_progress", "data": "digest_pieces"}[place]
+    name = {"list": "steps_in", "progress": "read_progress", "data": "damage_in"}[place]
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         checkpoints.save(1, *run.parts)
         kept = contents(tmp_path)
@@ -289,27 +275,10 @@ def test_a_file_that_a_network_file_system_shows_late_is_no_damage(tmp_path: Pat
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         checkpoints.save(1, *run.parts)
         hidden = tmp_path / "hidden"
-        for name in ("progress.json", "__0_0.distcp"):
+        for name in ("progress.json", "index.json", "rank-00000.json", "rank-00000.safetensors"):
             (tmp_path / "step-00000001" / name).rename(hidden)
             threading.Timer(0.3, hidden.rename, [tmp_path / "step-00000001" / name]).start()
             assert checkpoints.load(*run.parts) == 1
-
-
-class Exchange:
-    """Two ranks that are threads. One that is left alone at a barrier is told so after a second."""
-
-    def __init__(self) -> None:
-        self._meet, self._values = threading.Barrier(2), [None, None]
-
-    def gather(self, value: Any, ranks: Ranks) -> list[Any]:
-        self._values[ranks.rank] = value
-        self.wait(ranks)
-        found = list(self._values)
-        self.wait(ranks)
-        return found
-
-    def wait(self, _: Ranks) -> None:
-        self._meet.wait(timeout=1)
 
 
 CALLS: dict[str, Callable[[Checkpoints], object]] = {
@@ -327,17 +296,17 @@ def test_what_fails_on_the_first_rank_is_raised_on_all(
     def no_answer(*_: object) -> Any:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
 
-    run, exchange = Run(dim=8), Exchange()
+    run, store = Run(dim=8), HashStore()
     with Checkpoints(tmp_path, ALONE) as checkpoints:
         checkpoints.save(1, *run.parts)
     if fails == "set_aside":
-        damage(tmp_path / "step-00000001" / "__0_0.distcp", "flipped", 0.5)
-    monkeypatch.setattr("llm_core.checkpoint.checkpoints.gather_objects", exchange.gather)
-    monkeypatch.setattr(Ranks, "barrier", lambda ranks: exchange.wait(ranks))
+        damage(tmp_path / "step-00000001" / "rank-00000.safetensors", "flipped", 0.5)
     monkeypatch.setattr(f"llm_core.checkpoint.checkpoints.{fails}", no_answer)
 
     def call(rank: int) -> None:
-        with Checkpoints(tmp_path, Ranks(rank, 2, torch.device("cpu"))) as checkpoints:
+        ranks = Ranks(rank, 2, torch.device("cpu"))
+        vars(ranks)["hosts"] = Hosts(store, rank, 2)
+        with Checkpoints(tmp_path, ranks) as checkpoints:
             CALLS[fails](checkpoints)
 
     with ThreadPoolExecutor(2) as threads:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_core.checkpoint.reader import CheckpointError
+from llm_core.checkpoint.index import CheckpointError
 from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY
 from llm_core.data.shards import open_shards
 from llm_core.optim.config import OptimConfig

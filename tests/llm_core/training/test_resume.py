@@ -234,7 +234,7 @@ def test_torn_checkpoint_is_set_aside_for_the_one_before(
         signal_when(13, signal.SIGTERM, patch)
         run(config, tmp_path)
     newest, older = sorted((tmp_path / "checkpoints").iterdir(), reverse=True)
-    data = next(newest.glob("*.distcp"))
+    data = next(newest.glob("rank-*.safetensors"))
     data.write_bytes(data.read_bytes()[:-100])
     (tmp_path / "checkpoints" / ".step-00000014.tmp").mkdir()
     run(config, tmp_path)
@@ -262,7 +262,7 @@ def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="75"):
         signal_when(9, signal.SIGTERM, patch)
         main(arguments)
-    for data in (tmp_path / "work" / "checkpoints").glob("*/*.distcp"):
+    for data in (tmp_path / "work" / "checkpoints").glob("*/rank-*.safetensors"):
         data.write_bytes(data.read_bytes()[:-1] + b"\x55")
     for _ in range(2):
         capsys.readouterr()
@@ -270,12 +270,12 @@ def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
             main(arguments)
         refusal = capsys.readouterr().err.splitlines()[-1]
         assert "none is sound" in refusal and "train.restart=true" in refusal
-    assert len(list((tmp_path / "work" / "checkpoints").glob("*.damaged/*.distcp"))) == 2
+    assert len(list((tmp_path / "work" / "checkpoints").glob("*.damaged/rank-*.safetensors"))) == 2
     change_config(tmp_path, train__restart=True)
     main(arguments)
     assert result_bytes(tmp_path / "work") == uninterrupted
     assert [event for event, _ in happened(tmp_path / "work")].count("restarted") == 1
-    assert len(list((tmp_path / "work" / "checkpoints").glob("*.damaged/*.distcp"))) == 2
+    assert len(list((tmp_path / "work" / "checkpoints").glob("*.damaged/rank-*.safetensors"))) == 2
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])

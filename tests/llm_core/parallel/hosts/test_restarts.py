@@ -12,7 +12,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_core.parallel.restarts import store_of_this_start
+from llm_core.parallel.hosts.restarts import store_of_this_start
 
 MINUTE = timedelta(minutes=1)
 
