@@ -147,8 +147,8 @@ def test_speed_of_mosaic_is_predicted_from_a_short_and_a_long_row(
 
 
 def test_of_rows_recomputed_the_slow_one_alone_has_no_room() -> None:
-    """It takes a quarter longer than the others suggest: its allocator must give memory back and ask
-    again."""
+    """It takes a quarter longer than the others suggest: its allocator must give memory back and
+    ask again."""
     for row in RECOMPUTED + RECOMPUTED_LONG:
         assert plan_memory(work_of(row, "full"), H100).total < 80e9, row
     assert plan_memory(work_of(TOO_LARGE, "full"), H100).total > 80e9
