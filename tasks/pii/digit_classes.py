@@ -31,28 +31,27 @@ class DigitClasses:
     def __init__(
         self, whole: Iterable[str], beginnings: Iterable[str], undecided: Iterable[str] = ()
     ) -> None:
-        """whole: expressions of whole numbers; beginnings: of their first digits.
+        """whole: expressions of whole numbers; what none of them matches is turned down.
 
-        undecided: expressions of first digits whose numbers are judged each for itself. A `$` in
-        one of them is passed over. Raises ValueError for what no number plan has.
+        beginnings: expressions of first digits. undecided: the same, of numbers that are judged
+        each for itself; a `$` in one of them is passed over. Raises ValueError for what no number
+        plan has.
         """
         self._takes: list[int] = []
         """Bits of the digits that each position takes; the positions that follow."""
         self._after: list[int] = []
-        begin, self._each = 0, 0
-        for expressions, grows, is_each in (
-            (whole, 0, False),
-            (beginnings, ALL_DIGITS, False),
-            (undecided, ALL_DIGITS, True),
-        ):
+        begin, self._whole, self._each = 0, 0, 0
+        for expressions, grows in ((whole, 0), (beginnings, ALL_DIGITS), (undecided, ALL_DIGITS)):
             for expression in dict.fromkeys(expressions):
                 # A number that has begun so stays here, and one that is so takes no digit more.
                 end = self._position(grows, 1 << len(self._takes))
                 tokens = _tokens(expression)
                 begin |= self._begin(tokens, len(tokens) - 1, end)[0]
-                self._each |= end if is_each else 0
+                self._whole |= end if expressions is whole else 0
+                self._each |= end if expressions is undecided else 0
+        taken = np.array(self._takes)
         self._taking = [
-            sum(1 << n for n, digits in enumerate(self._takes) if digits >> digit & 1)
+            int.from_bytes(np.packbits(taken >> digit & 1, bitorder="little").tobytes(), "little")
             for digit in range(10)
         ]
         self._states = {begin: 0}
@@ -85,10 +84,13 @@ class DigitClasses:
             known = self._verdicts[question] = np.concatenate([known, unknown])
         if (known[states] == _UNKNOWN).any():
             new, first = np.unique(states, return_index=True)
+            for state in new[known[new] == _UNKNOWN].tolist():
+                matched = self._positions[state]
+                known[state] = (
+                    _EACH if matched & self._each else _UNKNOWN if matched & self._whole else _NO
+                )
             first = first[known[new] == _UNKNOWN]
-            new = states[first]
-            known[new] = judge(numbers[first])
-            known[[state for state in new.tolist() if self._positions[state] & self._each]] = _EACH
+            known[states[first]] = judge(numbers[first])
         return known[states]
 
     def of(self, numbers: np.ndarray, num_digits: int) -> np.ndarray:

@@ -31,8 +31,8 @@ def are_international(numbers: np.ndarray) -> np.ndarray:
     order = np.argsort(kinds, kind="stable")
     for mine in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1):
         code, size = int(codes[mine[0]]), int(sizes[mine[0]])
-        num_digits = size - len(str(code))
-        if code and num_digits >= plan_of(code).min_digits:
+        plan, num_digits = plan_of(code) if code else None, size - len(str(code))
+        if plan is not None and plan.min_digits <= num_digits <= plan.max_digits:
             judge = phones.are_international
             verdicts[mine] = _classes(code).judged(numbers[mine], num_digits, judge)
     return verdicts

@@ -58,7 +58,7 @@ def are_international(numbers: np.ndarray) -> np.ndarray:
         mine = mine[sizes[mine] >= code_digits + plan.min_digits]
         written = pa.array(numbers[mine]).cast(pa.string())
         rest = pc.utf8_slice_codeunits(written, code_digits)
-        verdicts[mine] = plan.are_valid(plan.stripped(rest))
+        verdicts[mine] = plan.are_valid(plan.own(rest))
     return verdicts
 
 
@@ -83,7 +83,7 @@ def are_national(digits: Column, shape: tuple[int, ...], region: str) -> np.ndar
         (~abroad & ~coded, _pick(digits, ~abroad & ~coded), home),
     ):
         places = np.flatnonzero(chosen)
-        own = plan.stripped(rest)
+        own = plan.own(rest)
         valid = main.are_valid(own)
         places = places[valid]
         verdicts[places] = main.are_written(_pick(own, valid), _pick(digits, places), shape)
@@ -117,7 +117,14 @@ class Plan:
         sizes = [each.general_desc.possible_length[0] for each in of_regions.values()]
         self.min_digits = 0 if self._rule else min(sizes)
         """Digits of the shortest number that may be valid."""
+        longest = max(each.general_desc.possible_length[-1] for each in of_regions.values())
+        self.is_plain = not self._rule and (self._prefix or "0").isdigit()
+        """Whether a prefix can be taken off in one way alone."""
+        self.max_digits = longest + len(self._prefix or "") if self.is_plain else MAX_DIGITS
+        """Digits of the longest number that may be valid, with a prefix."""
         self._max_digits = plan.general_desc.possible_length[-1]
+        self._local = plan.general_desc.possible_length_local_only
+        self._possible = sorted({*plan.general_desc.possible_length} - {*self._local})
         self._regions = [
             (
                 each.leading_digits,
@@ -147,8 +154,8 @@ class Plan:
         begins = [leading for leading, _, _ in self._regions if leading]
         if written:
             begins += [form.leading for style in self._styles for form in style if form.leading]
-        prefix = home._prefix or ""
-        if not prefix.isdigit() or home._rule:
+        prefix = home._prefix
+        if not prefix or not home.is_plain:
             return whole, begins, [prefix] if prefix else []
         # Behind a plain prefix is one rest, which the same expressions decide about.
         behind = [[f"{prefix}(?:{each})" for each in some] for some in (whole, begins)]
@@ -181,6 +188,15 @@ class Plan:
         taken = ~self.are_viable(whole) | self.are_viable(rest)
         begins[begins] = taken
         return pc.replace_with_mask(numbers, pa.array(begins), _pick(rest, taken))
+
+    def own(self, numbers: Column) -> Column:
+        """Numbers as `stripped`, but whole where the rest has too few digits or those of a local
+        number."""
+        rest = self.stripped(numbers)
+        sizes = _sizes(rest)
+        fits = np.isin(sizes, self._possible)
+        fits |= self.are_too_long(rest) & ~np.isin(sizes, self._local)
+        return rest if fits.all() else pc.if_else(pa.array(fits), rest, numbers)
 
     def are_valid(self, numbers: Column) -> np.ndarray:
         """Which numbers some region of the code has, as booleans."""

@@ -76,8 +76,10 @@ def test_numbers_judged_together_are_those_of_the_package_everywhere() -> None:
 
 def test_numbers_that_only_some_forms_of_a_plan_have_are_judged_by_all_of_them() -> None:
     """A German one that fits a kind and not the general form, of regions that share a code, of a
-    rule that rewrites a prefix, and of digits that a prefix must not take."""
+    rule that rewrites a prefix, of digits that a prefix must not take, and a local number behind a
+    prefix."""
     numbers = [4949791877, 15145550199, 77012345678, 390669812345, 44020, 67210660, 3758011234567]
+    numbers.append(113103383)
     wanted = [pii_oracles.is_international(str(number)) for number in numbers]
     assert phone_plans.are_international(np.array(numbers)).tolist() == wanted
     assert sum(wanted) == 5
@@ -112,13 +114,15 @@ def test_numbers_of_one_class_are_judged_once() -> None:
         asked.extend(numbers.tolist())
         return np.ones(len(numbers), np.bool_)
 
-    classes = DigitClasses([r"^(?:[2-9]\d{2}(?:55|66)\d{5}|3\d{6,7})$"], ["21"], ["4"])
+    whole = r"^(?:[2-9]\d{2}(?:55|66)\d{5}|3\d{6,7})$"
+    classes = DigitClasses([whole], ["21"], ["4"])
     numbers = 3_125_500_000 + np.arange(100_000)
     assert classes.judged(numbers, 10, judge).all() and asked == [3_125_500_000]
     assert classes.judged(numbers + 10**7, 10, judge).all() and len(asked) == 1
     assert classes.judged(numbers - 10**9, 10, judge).all() and len(asked) == 2  # begins with 21
-    classes.judged(numbers + 10**9, 10, judge)
-    assert len(asked) == 100_003, "one for the class, then each"
+    assert classes.judged(numbers + 10**9, 10, judge).all()
+    assert len(asked) == 100_002, "each of those that may have a prefix"
+    assert not classes.judged(numbers + 2 * 10**5, 10, judge).any() and len(asked) == 100_002
 
 
 @given(
@@ -136,7 +140,7 @@ def test_classes_match_what_the_expression_matches(expression: str, some: list[i
 
     for wanted, classes in (
         (whole, DigitClasses([expression], [])),
-        (begun, DigitClasses([], [expression])),
+        (begun, DigitClasses([r"\d{4}"], [expression])),
     ):
         assert classes.judged(numbers, 4, judge).tolist() == wanted
 
