@@ -157,9 +157,10 @@ def table(worlds: list[int]) -> list[str]:
     for world in worlds:
         for sizes in ((1, 1, world, 1), (4, 1, world // 8, 2)):
             costs = simulate(sizes)
-            half = simulate((sizes[0], 1, sizes[2] // 2, sizes[3])).index
-            cells = [f"{n} × {size / n / 1e3 if n else 0:.2g} kB" for n, size in (costs.plan,)]
-            cells += [f"{n}, {size} B" for n, size in (costs.save, costs.vote)]
+            half = simulate((sizes[0], 1, max(1, sizes[2] // 2), sizes[3])).index
+            cells = [
+                f"{requests}, {size:,} B" for requests, size in (costs.plan, costs.save, costs.vote)
+            ]
             index_kb = len(dump_index(costs.index)) / 1e3
             read = files_read(costs.index, costs.index), files_read(costs.index, half)
             axes = ", ".join(str(sizes[AXES.index(axis)]) for axis in ("pp", "dp_shard", "tp"))

@@ -10,6 +10,7 @@
 | `data_wait_s` | the longest that a process waited for its batches |
 | `max_memory_bytes` | the most that a process held: of the GPU where there is one, else resident |
 | `slowest_rank`, `slowest_pace` | with several processes: who took longest for a small product, in medians of all |
+| `paces` | `rank` and `pace` of the `MOST_PACES` slowest |
 
 FLOPs are those of the pairs that the masks of the very batches let attend; padding attends nothing.
 Inside a step processes wait for each other, so their wall times are alike; a pace is therefore
@@ -39,6 +40,8 @@ from llm_core.parallel.ranks import Ranks
 from llm_core.profiling.roofline import best_time
 from llm_core.training.run_config import RunConfig
 
+MOST_PACES = 16
+"""In a row, whatever the number of processes; a report shows no more."""
 SLOW_PACE, SLOW_STRETCHES = 1.3, 3
 """Times as long as the median, and logging intervals in a row, after which one is reported."""
 
@@ -108,8 +111,13 @@ class StepClock:
                 found[f"mfu_{name}"] = self._mfu(tokens_per_s, found["attended_tokens"], causal)
         if len(paces) > 1:
             slowest = max(range(len(paces)), key=lambda rank: paces[rank])
-            pace = paces[slowest] / statistics.median(paces)
+            median = statistics.median(paces)
+            pace = paces[slowest] / median
             found |= {"slowest_rank": slowest, "slowest_pace": pace}
+            order = sorted(range(len(paces)), key=lambda rank: (-paces[rank], rank))[:MOST_PACES]
+            found["paces"] = [
+                {"rank": rank, "pace": round(paces[rank] / median, 3)} for rank in order
+            ]
             self._watch(step, slowest, pace)
         self.restart()
         return found

@@ -61,4 +61,9 @@ def _joined(rows: list[Row]) -> Row:
     if all("slowest_pace" in row for row in rows):
         slowest = max(rows, key=lambda row: row["slowest_pace"])
         found |= {name: slowest[name] for name in ("slowest_rank", "slowest_pace")}
+    worst: dict[int, float] = {}
+    for one in (one for row in rows for one in row.get("paces", ())):
+        worst[one["rank"]] = max(one["pace"], worst.get(one["rank"], 0.0))
+    if worst:
+        found["paces"] = [{"rank": rank, "pace": pace} for rank, pace in worst.items()]
     return found

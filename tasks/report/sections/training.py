@@ -6,11 +6,13 @@ from __future__ import annotations
 from functools import partial
 
 from tasks.report.charts import Chart, Series, lines
+from tasks.report.grid_heat import grid_heat
 from tasks.report.page import Section
 from tasks.report.quantities import (
     NOT_MEASURED,
     Facts,
     compact,
+    count,
     fixed,
     percent,
     plural,
@@ -19,6 +21,8 @@ from tasks.report.quantities import (
 from tasks.report.run import Run, events_text
 from tasks.report.sections.evaluation import reference_legend, references_of
 
+MOST_RANKS, MOST_COLUMNS = 16, 24
+"""Of the picture of processes: the slowest, and as many columns as numbers have room for."""
 OPTIMIZERS = {
     "adamw": (
         "AdamW",
@@ -77,6 +81,7 @@ def training_section(run: Run) -> Section:
         if val_bpb.points
         else None,
         "references": reference_legend(references),
+        "paces": _paces(train),
     }
     return Section("training", "Training", finding, values)
 
@@ -122,3 +127,24 @@ def _loss(train: Facts) -> Chart | None:
     ]
     series = [one for one in series if one.points]
     return partial(lines, series, x_label="step", y_label="nats per token") if series else None
+
+
+def _paces(train: Facts) -> Chart | None:
+    """Of the slowest processes, over time; each column has the worst of its intervals."""
+    rows = [row for row in train.rows("timing") if row.rows("paces")]
+    size = max(1, -(-len(rows) // MOST_COLUMNS))
+    columns = [rows[begin : begin + size] for begin in range(0, len(rows), size)]
+    worst: list[dict[float, float]] = [{} for _ in columns]
+    highest: dict[float, float] = {}
+    for column, found in zip(columns, worst, strict=True):
+        for rank, pace in (one.each("rank", "pace") for row in column for one in row.rows("paces")):
+            if rank is not None and pace is not None:
+                found[rank] = max(pace, found.get(rank, 0.0))
+                highest[rank] = max(pace, highest.get(rank, 0.0))
+    ranks = sorted(highest, key=lambda rank: -highest[rank])[:MOST_RANKS]
+    if len(ranks) < 2:
+        return None
+    names = [f"process {count(rank)}" for rank in ranks]
+    steps = [count(column[-1].number("step")) for column in columns]
+    values = [[found.get(rank) for found in worst] for rank in ranks]
+    return partial(grid_heat, names, steps, values, "times the median")

@@ -116,6 +116,11 @@ def test_a_rank_slow_several_times_in_a_row_is_reported_once(
         )
         row = clock.row(step, 1)
         assert row["slowest_rank"] == 1 and row["slowest_pace"] == pytest.approx(paces[1])
+        assert [(one["rank"], one["pace"]) for one in row["paces"]] == [
+            (1, paces[1]),
+            (0, 1.0),
+            (2, 1.0),
+        ]
     assert told == [
         (
             "slow_rank",

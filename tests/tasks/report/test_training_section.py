@@ -37,3 +37,20 @@ def test_report_says_how_the_learning_rate_ran(schedule: str, tmp_path: Path) ->
 
 def test_report_of_a_run_that_says_nothing_of_its_optimizer_leaves_it_out(tmp_path: Path) -> None:
     assert "Optimizer" not in section(tmp_path)
+
+
+def test_report_draws_the_slowest_processes_over_the_steps(tmp_path: Path) -> None:
+    def timing(world: int) -> list[dict[str, object]]:
+        return [
+            {"step": step, "paces": [{"rank": r, "pace": 1 + r * step / 100} for r in range(world)]}
+            for step in range(1, 51)
+        ]
+
+    def shown(world: int) -> str:
+        artifacts = published(tmp_path, {"train": {"timing": timing(world)}}, {})
+        return training_section(Run({artifact.stage: artifact for artifact in artifacts})).body
+
+    many = shown(40)
+    assert "Pace of processes" in many and "process 39, 50: 20.5 times the median" in many
+    assert "process 24," in many and "process 23," not in many, "the sixteen slowest"
+    assert "Pace of processes" not in shown(1)

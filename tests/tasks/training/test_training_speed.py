@@ -39,3 +39,10 @@ def test_a_series_of_speed_joins_stretches_and_keeps_the_whole() -> None:
     assert [row["tokens_per_s"] for row in series(timing)] == [
         row["tokens_per_s"] for row in timing
     ]
+
+
+def test_a_series_keeps_the_worst_pace_of_each_process_in_what_it_joins() -> None:
+    row = {"elapsed_s": 1.0, "data_wait_s": 0.0, "max_memory_bytes": 1}
+    first, second = [{"rank": 3, "pace": 1.5}], [{"rank": 3, "pace": 1.2}, {"rank": 0, "pace": 1.0}]
+    (found,) = series([row | {"paces": first}, row | {"paces": second}], 1)
+    assert found["paces"] == [{"rank": 3, "pace": 1.5}, {"rank": 0, "pace": 1.0}]
