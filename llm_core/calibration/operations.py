@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from llm_core.device import synchronize
+from llm_core.fingerprint import num_processors
 from llm_core.model.config import ModelConfig
 from llm_core.model.loss import token_losses
 from llm_core.parallel.ranks import Ranks
@@ -65,7 +66,9 @@ class Stopwatch:
     def clock(self) -> Callable[[], float]:
         """What this process is timed by where it waits for no other."""
         on_one_thread = self.device.type == "cpu" and torch.get_num_threads() == 1
-        return time.process_time if on_one_thread else time.perf_counter
+        # Processes that share a core wait for it in training too.
+        own_core = self.ranks.world <= num_processors()
+        return time.process_time if on_one_thread and own_core else time.perf_counter
 
     def least_s(
         self,

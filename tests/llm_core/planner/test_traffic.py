@@ -14,7 +14,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.planner.hardware import HardwareConfig, LinkConfig
-from llm_core.planner.step import Work, plan_time
+from llm_core.planner.step import TimePlan, Work, plan_time
 from llm_core.planner.traffic import DDP_BUCKET, Traffic, messages_in_turn
 from llm_core.training.config import TrainConfig
 
@@ -95,12 +95,27 @@ def test_1f1b_waits_for_as_many_messages_as_its_order_says(
     assert found_s == pytest.approx(computed_s + waits * message_s)
 
 
-def of_ddp(model: ModelConfig, overlap: float = 1.0) -> Traffic:
+def plan(model: ModelConfig, parallel: ParallelConfig, overlap: float = 1.0) -> TimePlan:
     links = {"all_reduce": LinkConfig(0, 1)}
-    hardware = HardwareConfig("X", 99, 20, 0.2, 0.1, links=links, overlap=overlap)
+    hardware = HardwareConfig("X", 99, 20, 0.2, 0.1, links=links, overlap=overlap, memory_share=1)
     train = TrainConfig(num_steps=1, global_batch_sequences=64, seq_len=64, micro_batch_sequences=8)
-    work = Work(model, OptimConfig(lr=1e-3), train, ParallelConfig("ddp", 2))
-    return plan_time(work, hardware).traffic[0]
+    return plan_time(Work(model, OptimConfig(lr=1e-3), train, parallel), hardware)
+
+
+def of_ddp(model: ModelConfig, overlap: float = 1.0) -> Traffic:
+    return plan(model, ParallelConfig("ddp", 2), overlap).traffic[0]
+
+
+def test_ddp_copies_each_gradient_into_its_bucket_and_a_pipeline_takes_it_back_too() -> None:
+    model = ModelConfig(256, 64, 2, 2, 2, 128, 64, tied_embeddings=False)
+
+    def more_s(parallel: ParallelConfig, than: ParallelConfig) -> float:
+        return plan(model, parallel).optimizer_s - plan(model, than).optimizer_s
+
+    weights = model.num_parameters()
+    assert more_s(ParallelConfig("ddp", 2), ParallelConfig()) == pytest.approx(8 * weights / 20e9)
+    split = more_s(ParallelConfig("ddp", 4, pp=2), ParallelConfig("ddp", 2, pp=2))
+    assert split == pytest.approx(16 * (weights / 2) / 20e9, rel=0.01)
 
 
 def test_gradients_of_one_bucket_hide_behind_nothing() -> None:
