@@ -53,6 +53,7 @@ from tasks.serving.config import ServeConfig
 from tasks.shards.config import ShardsConfig
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.training.config import TrainStageConfig
+from tasks.training.export import ExportConfig
 from tasks.training.initial_model import grown_vocab_size
 
 
@@ -88,6 +89,7 @@ class RunConfig:
     generate: GenerateConfig
     serve: ServeConfig
     quantize: QuantizeConfig
+    export: ExportConfig
     bench: BenchConfig
     report: ReportConfig
     refresh: RefreshConfig

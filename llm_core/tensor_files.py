@@ -7,6 +7,7 @@ with blanks, then the tensors, those of wide numbers first.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -56,21 +57,45 @@ def order_of(facts: Mapping[str, Facts]) -> list[str]:
     return sorted(facts, key=lambda name: (places.index(facts[name].dtype), name))
 
 
+class TensorFile:
+    """A file that is being written, whose tensors come in any order; close it when it has all.
+
+    about: texts for the header. Raises OSError where the file cannot be written.
+    """
+
+    def __init__(
+        self, path: Path, facts: Mapping[str, Facts], about: Mapping[str, str] | None = None
+    ) -> None:
+        names = order_of(facts)
+        header = _header(names, facts, about)
+        sizes = (facts[name].num_bytes for name in names)
+        places = itertools.accumulate(sizes, initial=len(header))
+        self._facts, self._places = facts, dict(zip(names, places, strict=False))
+        self._stream = path.open("wb")
+        self._stream.write(header)
+
+    def put(self, name: str, tensor: Tensor) -> None:
+        """Write one tensor to its place; from a GPU it comes through main memory."""
+        assert facts_of(tensor) == self._facts[name], (name, facts_of(tensor), self._facts[name])
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        self._stream.seek(self._places[name])
+        self._stream.write(memoryview(flat.view(torch.uint8).numpy()))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 def write_tensors(
     path: Path,
     facts: Mapping[str, Facts],
     tensor_of: Callable[[str], Tensor],
     about: Mapping[str, str] | None = None,
 ) -> None:
-    """Write tensors by name. `tensor_of` is asked in the order of the file, once for each name.
-
-    about: texts for the header. Raises OSError where the file cannot be written.
-    """
-    names = order_of(facts)
-    with path.open("wb") as stream:
-        stream.write(_header(names, facts, about))
-        for name in names:
-            stream.write(_bytes(name, tensor_of(name), facts[name]))
+    """Write tensors by name. `tensor_of` is asked in the order of the file, once for each name."""
+    file = TensorFile(path, facts, about)
+    for name in order_of(facts):
+        file.put(name, tensor_of(name))
+    file.close()
 
 
 def _header(
@@ -89,9 +114,3 @@ def _header(
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text = text.ljust(-(-len(text) // ALIGNMENT) * ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
-
-
-def _bytes(name: str, tensor: Tensor, fact: Facts) -> memoryview:
-    assert facts_of(tensor) == fact, f"{name} is {facts_of(tensor)}, not {fact}"
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]

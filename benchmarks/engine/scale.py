@@ -1,7 +1,7 @@
 """Counts what the processes of a large run send each other: `python -m benchmarks.engine.scale
 [--processes 8,64,512,1024] [--page FILE]`.
 
-All processes of a run are threads of this one, over one store in memory; each counts its own
+All processes of a run are objects of this one, over one store in memory; each counts its own
 requests and bytes. Model and state are those of 1.1 billion weights under AdamW, without their
 numbers. A plan is made once for a layout; a save is all that processes exchange for one checkpoint;
 a vote is put after each step. The page is `docs/reference/scale.md`.
@@ -22,7 +22,7 @@ import torch.distributed as dist
 from llm_core.checkpoint.index import AXES, Entry, Index, dump_index, make_index
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.cuts import cut_dim
-from llm_core.parallel.hosts.exchange import Hosts
+from llm_core.parallel.hosts.exchange import Hosts, Question
 from llm_core.parallel.places import whole_shapes
 from llm_core.printing import show
 
@@ -108,28 +108,40 @@ def simulate(sizes: Sizes, model: ModelConfig = MODEL) -> Costs:
     def plan(rank: int) -> Index:
         return make_index(own[places[rank][0]], sizes, places[rank], all_hosts[rank])
 
-    def save(rank: int) -> None:
-        hosts, slot = all_hosts[rank], None if rank else 0
-        hosts.collect(slot, "[null]", 1)
-        hosts.ask(None)
-        hosts.collect(slot, "[null]", 1)
+    def ask(questions: list[Question]) -> None:
+        for question in questions:
+            question.put(None)
+        for question in questions:
+            question.answer()
+
+    def save() -> None:
+        for turn in range(2):
+            for rank, hosts in enumerate(all_hosts):
+                hosts.collect(None if rank else 0, "[null]", 1)
+            if turn == 0:
+                ask(asked)
 
     def most() -> tuple[int, int]:
         taken = [count.taken() for count in counts]
         return max(requests for requests, _ in taken), max(size for _, size in taken)
 
-    with ThreadPoolExecutor(len(places)) as threads:
-        began = time.perf_counter()
-        indexes = list(threads.map(plan, range(len(places))))
-        plan_s, planned = (time.perf_counter() - began) / len(places), most()
-        assert all(index == indexes[0] for index in indexes)
-        list(threads.map(save, range(len(places))))
+    asked, voted = ([hosts.question() for hosts in all_hosts] for _ in range(2))
+    firsts = [rank for rank, place in enumerate(places) if not any(place[1:])]
+    began = time.perf_counter()
+    # The first of each pipeline rank wait for each other, the others for nobody.
+    with ThreadPoolExecutor(len(firsts)) as threads:
+        indexes = dict(zip(firsts, threads.map(plan, firsts), strict=True))
+    for rank in range(len(places)):
+        if rank not in indexes:
+            assert plan(rank) == indexes[0]
+    plan_s, planned = (time.perf_counter() - began) / len(places), most()
+    # The second turn also removes what the first has left.
+    for _ in range(2):
+        save()
         saved = most()
-        # The second turn also removes what the first has left.
-        for _ in range(2):
-            list(threads.map(lambda hosts: hosts.ask(None), all_hosts))
-            voted = most()
-    return Costs(planned, saved, voted, plan_s, indexes[0])
+        ask(voted)
+        in_vote = most()
+    return Costs(planned, saved, in_vote, plan_s, indexes[0])
 
 
 def files_read(there: Index, here: Index) -> int:

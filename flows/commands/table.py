@@ -66,6 +66,7 @@ COMMANDS = {
     "generate": Entry("models", "text after a prompt"),
     "serve": Entry("models", "an OpenAI-compatible server for a model, with a chat page"),
     "quantize": Entry("models", "the model with weights in 8 or 4 bits, in a new folder"),
+    "export": Entry("export", "the model of a step, also while training goes on, in a new folder"),
     "export-shards": Entry("models", "token shards for other engines"),
     "exchange-signatures": Entry("models", "min-hashes to datasketch, and matches of its own"),
     "status": Entry("queue", "live, queued and dead runs, their progress, what comes next"),

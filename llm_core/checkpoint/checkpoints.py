@@ -24,6 +24,7 @@ from llm_core.checkpoint.folders import (
     Progress,
     damage_in,
     damaged_in,
+    delete,
     digest_pieces,
     discard,
     folder_of,
@@ -75,7 +76,8 @@ class Checkpoints:
     """Those of one run. Every rank has one and makes the same calls; leaving its context waits for
     the thread.
 
-    keep_last: newest ones that stay. keep_best: also the one of the lowest validation loss. report:
+    keep_last: newest ones that stay. keep_best: also the one of the lowest validation loss.
+    keep_every: also those of multiples of it; 0: none. The others leave beside training. report:
     told (event, step, what), on the first rank, of a checkpoint that is passed over or does not say
     what it is made with. made_with: what decides the run; checkpoints say it, and those of another
     run are refused. None: they do not.
@@ -85,6 +87,7 @@ class Checkpoints:
     ranks: Ranks
     keep_last: int = 2
     keep_best: bool = False
+    keep_every: int = 0
     in_background: bool = False
     report: Callable[[str, int, str], None] | None = None
     made_with: Identity | None = None
@@ -94,6 +97,11 @@ class Checkpoints:
     _thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
     )
+
+    _pruner: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="pruning")
+    )
+    _pruned: Future[None] | None = None
 
     def __post_init__(self) -> None:
         self._agree = Agreement(self.root, self.ranks)
@@ -110,6 +118,9 @@ class Checkpoints:
         trace: TracebackType | None,
     ) -> None:
         self._thread.shutdown()
+        self._pruner.shutdown()
+        if error is None:
+            self._await_pruned()
 
     def save(
         self, step: int, layout: Layout, optimizer: OptimizerState, val_loss: float | None = None
@@ -119,7 +130,7 @@ class Checkpoints:
         temporary = temporary_of(self.root, step)
 
         def make_room() -> None:
-            recover(self.root)
+            recover(self.root, deletes=False)
             temporary.mkdir(parents=True)
             sync_folder(self.root.parent)
 
@@ -191,7 +202,12 @@ class Checkpoints:
         where one cannot be read, or is not the same to all: that is not damage.
         """
         self.finish()
-        self._agree.on_first(lambda: recover(self.root))
+
+        def settle() -> None:
+            self._await_pruned()
+            recover(self.root)
+
+        self._agree.on_first(settle)
         for step in reversed(self._steps()):
             if newest is not None and step > newest:
                 continue
@@ -229,6 +245,7 @@ class Checkpoints:
         self.finish()
 
         def discard_later() -> None:
+            self._await_pruned()
             for later in steps_in(self.root):
                 if later > step:
                     discard(self.root, later)
@@ -302,4 +319,12 @@ class Checkpoints:
         progress = Progress(pending.step, pending.val_loss, index.world, digest, settings)
         write_progress(temporary, self.root, progress)
         publish(self.root, pending.step)
-        prune(self.root, pending.step, self.keep_last, self.keep_best)
+        self._await_pruned()
+        kept = self.keep_last, self.keep_best, self.keep_every
+        gone = prune(self.root, pending.step, *kept)
+        self._pruned = self._pruner.submit(delete, gone) if gone else None
+
+    def _await_pruned(self) -> None:
+        """Raises OSError where what was taken away cannot be removed."""
+        if self._pruned is not None:
+            self._pruned.result()

@@ -11,7 +11,8 @@ A folder appears by renaming, so one that is there was whole once; one that has 
 bytes since is found by sizes and digests. That one is set aside as `step-00000120.damaged` and
 never deleted here: what is left of it may be all there is.
 
-A folder leaves by renaming too, so that a half removed one is never taken for a damaged one. A kill
+A folder leaves by renaming too, so that a half removed one is never taken for a damaged one; one
+that somebody holds, as an export, stays. A kill
 between two calls leaves one of these beside the checkpoints, and `recover` settles it:
 
 | name | what it is | what becomes of it |
@@ -27,14 +28,16 @@ large file.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import itertools
 import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -205,21 +208,58 @@ def publish(root: Path, step: int) -> None:
     _delete(old)
 
 
-def prune(root: Path, newest: int, keep_last: int, keep_best: bool) -> None:
-    """Remove steps up to `newest`, except the last `keep_last` and, where wanted, the best."""
+def prune(
+    root: Path, newest: int, keep_last: int, keep_best: bool, keep_every: int = 0
+) -> list[Path]:
+    """Take away steps up to `newest`, except the last `keep_last`, those that somebody holds and,
+    where wanted, the best and multiples of `keep_every`; folders that are left to `delete`."""
     steps = [step for step in steps_in(root) if step <= newest]
     kept = {*steps[-keep_last:], *([best_step(root, newest)] if keep_best else [])}
-    for step in steps:
-        if step not in kept:
-            discard(root, step)
+    old = (s for s in steps if s not in kept and not (keep_every and s % keep_every == 0))
+    return [gone for step in old if (gone := _retire(root, step)) is not None]
+
+
+def delete(gone: Iterable[Path]) -> None:
+    """Remove what was taken away. It takes a while, and a thread may do it."""
+    for folder in gone:
+        _delete(folder)
 
 
 def discard(root: Path, step: int) -> None:
     """Take a checkpoint away, all at once; what a link in its place leads to stays."""
+    delete([_rename_away(root, step)])
+
+
+def _rename_away(root: Path, step: int) -> Path:
     gone = root / f".step-{step:08d}.gone"
     _delete(gone)
     os.rename(folder_of(root, step), gone)
-    _delete(gone)
+    return gone
+
+
+def _retire(root: Path, step: int) -> Path | None:
+    """Take a checkpoint away; None while somebody holds it."""
+    try:
+        with (folder_of(root, step) / PROGRESS_FILE).open("rb") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            return _rename_away(root, step)
+    except FileNotFoundError:  # damaged since, so nobody can hold it
+        return _rename_away(root, step)
+
+
+@contextmanager
+def hold(root: Path, step: int) -> Iterator[Path]:
+    """The folder of a checkpoint, which pruning leaves alone meanwhile: a lock that ends with the
+    process. Raises FileNotFoundError where it is not there, or goes away before it is held."""
+    folder = folder_of(root, step)
+    with (folder / PROGRESS_FILE).open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        if not os.path.samestat(os.fstat(stream.fileno()), os.stat(folder / PROGRESS_FILE)):
+            raise FileNotFoundError(f"{folder} was replaced")
+        yield folder
 
 
 def set_aside(root: Path, step: int) -> Path:
@@ -233,13 +273,14 @@ def set_aside(root: Path, step: int) -> Path:
     return aside
 
 
-def recover(root: Path) -> None:
-    """Settle what a kill has left between two calls."""
+def recover(root: Path, deletes: bool = True) -> None:
+    """Settle what a kill has left between two calls. deletes: also what was taken away; not while a
+    thread does."""
     for old in root.glob(".step-*.old"):
         final = root / old.name.removeprefix(".").removesuffix(".old")
         if not os.path.lexists(final):
             os.rename(old, final)
-    for pattern in (".step-*.old", ".step-*.tmp", ".step-*.gone"):
+    for pattern in (".step-*.old", ".step-*.tmp", *([".step-*.gone"] if deletes else [])):
         for leftover in root.glob(pattern):
             _delete(leftover)
 

@@ -47,25 +47,36 @@ def read_into(state: dict[str, Tensor], layout: Layout, folder: Path, ranks: Ran
     for name, box in boxes.items():
         for rank, piece in there.pieces(name, box):
             wanted[rank].append((name, piece))
+    files = PieceFiles(folder)
     for rank, pieces in wanted.items():
-        path = folder / data_file(rank)
+        for name, piece in pieces:
+            files.fill(local(state[name]).detach(), boxes[name], rank, name, piece)
+
+
+class PieceFiles:
+    """The files of ranks in a folder, a few of them open."""
+
+    MOST_OPEN = 64
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open: dict[int, safe_open] = {}
+
+    def fill(self, target: Tensor, box: Box, rank: int, name: str, piece: Box) -> None:
+        """Copy what a tensor, which has a box of a whole one, shares with the piece that a rank
+        wrote. Raises OSError."""
+        part, path = overlap(piece, box), self._folder / data_file(rank)
         try:
-            with safe_open(path, "pt") as file:
-                for name, piece in pieces:
-                    part = overlap(piece, boxes[name])
-                    found = _read(file, name, piece, part)
-                    local(state[name]).detach()[within(part, boxes[name])].copy_(found)
+            if rank not in self._open:
+                if len(self._open) == self.MOST_OPEN:
+                    self._open.clear()
+                self._open[rank] = safe_open(path, "pt")
+            file = self._open[rank]
+            found = file.get_slice(name)[within(part, piece)] if piece else file.get_tensor(name)
         except SafetensorError as error:
             # Its digest was right a moment ago.
             raise OSError(f"{path}: {error}") from error
-
-
-def _read(file: safe_open, name: str, piece: Box, part: Box) -> Tensor:
-    """A part of the piece of a tensor that a file holds."""
-    if not piece:
-        return file.get_tensor(name)
-    found: Tensor = file.get_slice(name)[within(part, piece)]
-    return found
+        target[within(part, box)].copy_(found)
 
 
 def difference_to(wanted: Index, there: Index) -> str | None:

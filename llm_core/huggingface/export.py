@@ -19,16 +19,52 @@ from llm_core.huggingface.config import hugging_face_config, model_config
 from llm_core.huggingface.files import (
     CONFIG_FILE,
     PART_BYTES,
+    FolderWriter,
     read_tensors,
     read_values,
-    write_folder,
 )
-from llm_core.huggingface.names import from_hugging_face, to_hugging_face
+from llm_core.huggingface.names import from_hugging_face, parts_of, to_hugging_face
 from llm_core.huggingface.rounded import is_rounded, read_rounded
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 from llm_core.quantize.formats import Format, round_weight
 from llm_core.quantize.model import assemble, formats_of
+from llm_core.tensor_files import Facts
+
+
+class ModelWriter:
+    """A Hugging Face folder that is being written from whole weights, in any order: beside them
+    memory holds one.
+
+    dtype: of all weights in the files. turn_end_ids: what ends an answer too. part_bytes: what a
+    file holds at most, but for a tensor that is larger.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        folder: Path,
+        eos_id: int | None = None,
+        turn_end_ids: Sequence[int] = (),
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self._config, self._dtype = config, dtype
+        with torch.device("meta"):
+            shapes = to_hugging_face(config, Transformer(config).state_dict())
+        facts = {name: Facts(dtype, tuple(tensor.shape)) for name, tensor in shapes.items()}
+        name = str(dtype).removeprefix("torch.")
+        values = hugging_face_config(config, name, eos_id, turn_end_ids)
+        self._folder = FolderWriter(folder, facts, values, part_bytes)
+
+    def put(self, name: str, weight: Tensor) -> None:
+        """Write a weight, named as in `Transformer.state_dict()`."""
+        for theirs, part in parts_of(self._config, name, weight).items():
+            self._folder.put(theirs, part.to(self._dtype))
+
+    def finish(self) -> None:
+        """After all weights: what was written is a model from now on."""
+        self._folder.finish()
 
 
 def export_model(
@@ -39,15 +75,13 @@ def export_model(
     turn_end_ids: Sequence[int] = (),
     part_bytes: int = PART_BYTES,
 ) -> None:
-    """Write whole (unsharded) weights, named as in `Transformer.state_dict()`, as a Hugging Face
-    folder.
-
-    turn_end_ids: what ends an answer too. part_bytes: what a file holds at most, but for a tensor
-    that is larger.
-    """
-    dtype = str(state["embedding.weight"].dtype).removeprefix("torch.")
-    values = hugging_face_config(config, dtype, eos_id, turn_end_ids)
-    write_folder(folder, to_hugging_face(config, state), values, part_bytes)
+    """Write whole (unsharded) weights, named as in `Transformer.state_dict()`, as `ModelWriter`, in
+    the numbers of the embedding."""
+    dtype = state["embedding.weight"].dtype
+    writer = ModelWriter(config, dtype, folder, eos_id, turn_end_ids, part_bytes)
+    for name, weight in state.items():
+        writer.put(name, weight)
+    writer.finish()
 
 
 def load_model(

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from llm_core.config import ConfigError
 from llm_core.durable import sync_file, sync_folder, write_durably
 from llm_core.json_files import UnreadableJson, is_plain_name, read_json
+from llm_core.tensor_files import Facts, TensorFile, facts_of
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -28,41 +29,70 @@ PART_BYTES = 5 * 10**9
 """As Hugging Face cuts large models."""
 
 
+class FolderWriter:
+    """A model folder that is being written, whose tensors come in any order; memory holds one.
+
+    facts: of all tensors. values: what `config.json` says. part_bytes: what a file holds at most,
+    but for a tensor that is larger; several files have an index.
+    """
+
+    def __init__(
+        self, folder: Path, facts: Mapping[str, Facts], values: Mapping[str, Any], part_bytes: int
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (CONFIG_FILE, INDEX_FILE):  # of an earlier model
+            (folder / name).unlink(missing_ok=True)
+        parts: list[list[str]] = []
+        room = 0
+        for name in sorted(facts):
+            if not parts or facts[name].num_bytes > room:
+                parts.append([])
+                room = part_bytes
+            parts[-1].append(name)
+            room -= facts[name].num_bytes
+        files, count = [WEIGHTS_FILE], len(parts)
+        if count > 1:
+            files = [f"model-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
+            places = {
+                name: file for file, names in zip(files, parts, strict=True) for name in names
+            }
+            index = {
+                "metadata": {"total_size": sum(fact.num_bytes for fact in facts.values())},
+                "weight_map": places,
+            }
+            write_durably(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
+        self._folder, self._values, self._names = folder, values, files
+        self._files: dict[str, TensorFile] = {}
+        self._open: list[TensorFile] = []
+        for file, names in zip(files, parts, strict=True):
+            about = {"format": "pt"}
+            one = TensorFile(folder / file, {name: facts[name] for name in names}, about)
+            self._open.append(one)
+            self._files |= dict.fromkeys(names, one)
+
+    def put(self, name: str, tensor: Tensor) -> None:
+        self._files[name].put(name, tensor)
+
+    def finish(self) -> None:
+        """After all tensors: sync, and make it a model."""
+        for file in self._open:
+            file.close()
+        for name in self._names:
+            sync_file(self._folder / name)
+        sync_folder(self._folder)
+        text = json.dumps(self._values, indent=2, sort_keys=True) + "\n"
+        write_durably(self._folder / CONFIG_FILE, text)
+
+
 def write_folder(
     folder: Path, weights: Mapping[str, Tensor], values: Mapping[str, Any], part_bytes: int
 ) -> None:
-    """Weights by name, and what `config.json` says.
-
-    part_bytes: what a file holds at most, but for a tensor that is larger; several files have an
-    index.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (CONFIG_FILE, INDEX_FILE):  # of an earlier model
-        (folder / name).unlink(missing_ok=True)
-    parts: list[list[str]] = []
-    room = 0
+    """Write all weights at once, as `FolderWriter`."""
+    facts = {name: facts_of(weight) for name, weight in weights.items()}
+    writer = FolderWriter(folder, facts, values, part_bytes)
     for name in sorted(weights):
-        if not parts or weights[name].nbytes > room:
-            parts.append([])
-            room = part_bytes
-        parts[-1].append(name)
-        room -= weights[name].nbytes
-    files = [WEIGHTS_FILE]
-    if len(parts) > 1:
-        count = len(parts)
-        files = [f"model-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
-        places = {name: file for file, names in zip(files, parts, strict=True) for name in names}
-        index = {
-            "metadata": {"total_size": sum(weight.nbytes for weight in weights.values())},
-            "weight_map": places,
-        }
-        write_durably(folder / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
-    for file, names in zip(files, parts, strict=True):
-        tensors = {name: weights[name].contiguous().cpu() for name in names}
-        save_file(tensors, folder / file, {"format": "pt"})
-        sync_file(folder / file)
-    sync_folder(folder)
-    write_durably(folder / CONFIG_FILE, json.dumps(values, indent=2, sort_keys=True) + "\n")
+        writer.put(name, weights[name])
+    writer.finish()
 
 
 def read_values(folder: Path) -> Any:

@@ -8,6 +8,7 @@ in each is made when it is asked for: a whole model need not fit beside another.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -43,16 +44,23 @@ class Made(Mapping[str, Tensor]):
 
 def to_hugging_face(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our names and fused weights → Hugging Face names and separate weights."""
+    found: dict[str, Tensor] = {}
+    for ours in state:
+        found |= parts_of(config, ours, state[ours])
+    return found
+
+
+def parts_of(config: ModelConfig, ours: str, weight: Tensor) -> dict[str, Tensor]:
+    """Hugging Face's tensors that one of ours holds; none where it is the second name of a tied
+    one."""
+    if ours == "head.weight":
+        return {} if config.tied_embeddings else {"lm_head.weight": weight}
     if config.family == "gpt2":
-        weights = {
-            theirs: _turn(theirs, _straight(config, ours, state[ours]))
-            for ours, theirs in _gpt2_names(config).items()
-        }
-    else:
-        weights = {theirs: state[ours] for ours, theirs in _llama_names(config).items()}
-        for ours, parts in _fused(config).items():
-            weights |= zip(parts, _parts(config, ours, state[ours]), strict=True)
-    return weights | ({} if config.tied_embeddings else {"lm_head.weight": state["head.weight"]})
+        theirs = _gpt2_names(config)[ours]
+        return {theirs: _turn(theirs, _straight(config, ours, weight))}
+    if names := _fused(config).get(ours):
+        return dict(zip(names, _parts(config, ours, weight), strict=True))
+    return {_llama_names(config)[ours]: weight}
 
 
 def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -151,6 +159,7 @@ def _grouped(config: ModelConfig, ours: str, weight: Tensor) -> Tensor:
     return join_qkv(config, *weight.chunk(3)) if ".qkv." in ours else weight
 
 
+@functools.cache
 def _gpt2_names(config: ModelConfig) -> dict[str, str]:
     names = {"embedding": "wte", "positions": "wpe"}
     found = {f"{ours}.weight": f"transformer.{theirs}.weight" for ours, theirs in names.items()}
@@ -167,6 +176,7 @@ def _gpt2_names(config: ModelConfig) -> dict[str, str]:
     return found
 
 
+@functools.cache
 def _llama_names(config: ModelConfig) -> dict[str, str]:
     parts = {
         "attention_norm.weight": "input_layernorm.weight",
@@ -187,6 +197,7 @@ def _llama_names(config: ModelConfig) -> dict[str, str]:
     return found
 
 
+@functools.cache
 def _fused(config: ModelConfig) -> dict[str, list[str]]:
     """Our fused tensor → the Hugging Face tensors in it."""
     found = {}

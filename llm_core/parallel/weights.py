@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -61,26 +61,34 @@ def whole_weights(
 
     of: something else of the shape of each weight, as its gradient.
     """
+    found = dict(each_whole_weight(layout, ranks, of))
+    if not ranks.is_first:
+        return {}
+    config = layout.bare.config
+    return {name: found[global_name(config, name)] for name in whole_shapes(config)}
+
+
+def each_whole_weight(
+    layout: Layout, ranks: Ranks, of: Callable[[nn.Parameter], Tensor] = as_it_is
+) -> Iterator[tuple[str, Tensor]]:
+    """(name, weight) of one weight after another, on the CPU of the first rank and empty elsewhere;
+    a tied one by its first name. Every rank must go through all of them."""
     config, pipeline = layout.bare.config, layout.pipeline
     own = {name: (weight, place) for name, weight, place in reversed(list(placed_weights(layout)))}
     rank = 0 if pipeline is None else dist.get_rank(pipeline.group)
-    found: dict[str, Tensor] = {}
     for name, shape in whole_shapes(config).items():
-        source = global_name(config, name)
-        if source in found:
-            found[name] = found[source]
+        if global_name(config, name) != name:
             continue
         owner = 0
         if pipeline is not None:
             owner = next(
-                r for r in range(pipeline.plan.num_ranks) if pipeline.plan.has_weight(r, source)
+                r for r in range(pipeline.plan.num_ranks) if pipeline.plan.has_weight(r, name)
             )
         if rank == owner:
-            weight, place = own[source]
+            weight, place = own[name]
             whole = place.whole(local(of(weight).detach())).contiguous()
         else:
             whole = torch.empty(shape, dtype=next(iter(own.values()))[0].dtype, device=ranks.device)
         if pipeline is not None and owner != 0:
             dist.broadcast(whole, group=pipeline.group, group_src=owner)
-        found[name] = whole.cpu() if ranks.is_first else whole.new_empty(0)
-    return found if ranks.is_first else {}
+        yield name, whole.cpu() if ranks.is_first else whole.new_empty(0)

@@ -42,6 +42,9 @@ class TrainConfig(ComputeConfig):
     keep_best_checkpoint: bool = field(default=False, metadata=NOT_IN_KEY)
     """Also keep the checkpoint of the lowest validation loss; each validation that improves it
     saves one."""
+    keep_checkpoints_every: int = field(default=0, metadata=NOT_IN_KEY)
+    """Steps between checkpoints that are kept to the end of training however old they are; each is
+    saved. 0: none."""
     keep_models_every: int = field(default=0, metadata=IN_KEY_IF_SET)
     """Steps between models that the artifact keeps beside the last one, as Hugging Face folders in
     models/, for evaluate.checkpoints. 0: none."""
@@ -105,11 +108,16 @@ class TrainConfig(ComputeConfig):
                 f"validate_every ({self.validate_every}) must not be negative; 0 validates after"
                 " the last step only"
             )
-        if self.keep_models_every < 0:
-            raise ConfigError(
-                f"keep_models_every ({self.keep_models_every}) must not be negative; 0 keeps the"
-                " last model only"
-            )
+        for name in ("keep_models_every", "keep_checkpoints_every"):
+            if getattr(self, name) < 0:
+                raise ConfigError(
+                    f"{name} ({getattr(self, name)}) must not be negative; 0 keeps the last only"
+                )
+
+    def saves_at(self, step: int) -> bool:
+        """Whether a checkpoint is due after a step."""
+        every = self.keep_checkpoints_every
+        return step % self.checkpoint_every == 0 or (every > 0 and step % every == 0)
 
     @property
     def tokens_per_step(self) -> int:

@@ -37,7 +37,7 @@ from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, open_ranks
-from llm_core.parallel.weights import initialize, whole_weights, write_weights
+from llm_core.parallel.weights import each_whole_weight, initialize, write_weights
 from llm_core.printing import escape_defects, note
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
@@ -56,6 +56,7 @@ from llm_core.training.throughput import StepClock
 from llm_core.training.trainer import Preempted, Trainer
 from llm_core.training.validate import read_validation_set
 from llm_core.training.workdir import (
+    MODEL_FOLDER,
     MODELS_FOLDER,
     hold_workdir,
     is_first_rank,
@@ -161,13 +162,9 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             if ranks.is_first:
                 timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
 
-            def keep_model(step: int) -> None:
-                weights = whole_weights(layout, ranks)
-                if ranks.is_first:
-                    folder = f"{MODELS_FOLDER}/step-{step:08d}"
-                    publish_model(
-                        config.model, weights, workdir, shards.eos_id, shards.turn_end_ids, folder
-                    )
+            def publish(folder: str) -> None:
+                weights, ends = each_whole_weight(layout, ranks), shards.turn_end_ids
+                publish_model(config.model, weights, workdir, shards.eos_id, ends, folder)
 
             guard, recorder = config.optim.guard, None
             if train.profile_steps:
@@ -189,7 +186,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 recorder=recorder,
                 sources=loader.sources.names if loader.sources else (),
                 on_step=status.note_step if ranks.is_first else None,
-                keep_model=keep_model,
+                keep_model=lambda step: publish(f"{MODELS_FOLDER}/step-{step:08d}"),
             )
             if ranks.is_first:
                 status.note_step(start)
@@ -201,9 +198,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             else:
                 outcome = "finished"
         if outcome == "finished":
-            weights = whole_weights(layout, ranks)
-            if ranks.is_first:
-                publish_model(config.model, weights, workdir, shards.eos_id, shards.turn_end_ids)
+            publish(MODEL_FOLDER)
         if ranks.is_first:
             status.end(outcome, held_bytes=optimizer.held_bytes())
         ranks.barrier()
@@ -228,14 +223,16 @@ def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader
     return Loader(shards, *sizes, train.seed, *place, train.data)
 
 
-def checkpointing(config: RunConfig, ranks: Ranks) -> tuple[int, bool, bool]:
-    """(newest checkpoints kept, whether the best is too, whether training goes on meanwhile)."""
+def checkpointing(config: RunConfig, ranks: Ranks) -> tuple[int, bool, int, bool]:
+    """(newest checkpoints kept, whether the best is too, steps between others that are, whether
+    training goes on meanwhile)."""
     train = config.train
     in_background = train.checkpoint_in_background
     if in_background is None:
         # State is on disk because memory has no room for it, so it has none for a copy.
         in_background = ranks.device.type == "cuda" and config.optim.state_in != "disk"
-    return train.keep_checkpoints, train.keep_best_checkpoint, in_background
+    kept = train.keep_checkpoints, train.keep_best_checkpoint, train.keep_checkpoints_every
+    return *kept, in_background
 
 
 def resume(

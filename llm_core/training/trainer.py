@@ -94,7 +94,7 @@ class Trainer:
             self.checkpoints.poll()
             stop = self._stops.ask(self.should_stop())
             is_last = step == train.num_steps
-            saves = is_last or stop or step % train.checkpoint_every == 0 or self._is_point(step)
+            saves = is_last or stop or train.saves_at(step) or self._is_point(step)
             if saves or step % train.log_every == 0 or self._validates_at(step):
                 trouble = self._log_steps()
                 if self.rollback and trouble is not None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from torch import Tensor
 
 from llm_core.durable import sync_folder
-from llm_core.huggingface.export import export_model
+from llm_core.huggingface.export import ModelWriter
 from llm_core.locks import open_lock
 from llm_core.model.config import ModelConfig
 from llm_core.printing import show
@@ -51,18 +51,32 @@ def last_step(workdir: Path) -> int:
 
 def publish_model(
     config: ModelConfig,
-    weights: Mapping[str, Tensor],
+    weights: Iterable[tuple[str, Tensor]],
     workdir: Path,
     eos_id: int | None,
     turn_end_ids: Sequence[int] = (),
     folder: str = MODEL_FOLDER,
 ) -> None:
-    """Export to `folder`, which is the whole model or is not there."""
+    """Export to `folder`, which is the whole model or is not there. On the first rank; the others
+    go through `weights` too.
+
+    weights: (name, weight) in any order; memory holds one.
+    """
+    if not is_first_rank():
+        for _ in weights:
+            pass
+        return
     final, unpublished = workdir / folder, workdir / f".{MODEL_FOLDER}.tmp"
     final.parent.mkdir(exist_ok=True)
     for path in (unpublished, final):
         if path.exists():
             shutil.rmtree(path)
-    export_model(config, weights, unpublished, eos_id, turn_end_ids)
+    writer = None
+    for name, weight in weights:
+        if writer is None:
+            writer = ModelWriter(config, weight.dtype, unpublished, eos_id, turn_end_ids)
+        writer.put(name, weight)
+    assert writer is not None, "a model has weights"
+    writer.finish()
     os.rename(unpublished, final)
     sync_folder(final.parent)

@@ -1,0 +1,74 @@
+"""Reads the whole weights of a checkpoint one after another, while its run may go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from llm_core.checkpoint.folders import (
+    Progress,
+    damage_in,
+    folder_of,
+    hold,
+    read_progress,
+    steps_in,
+)
+from llm_core.checkpoint.index import CheckpointError, Index, read_index
+from llm_core.checkpoint.reader import PieceFiles
+from llm_core.tensor_files import DTYPES
+
+MODEL = "model."
+"""Before the names of weights, among those of all state."""
+
+
+@dataclass(frozen=True)
+class SavedWeights:
+    """The weights of one checkpoint, which stays as long as it is open."""
+
+    step: int
+    folder: Path
+    index: Index
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, weight) of each; memory holds one. Raises OSError."""
+        files = PieceFiles(self.folder)
+        for name, entry in self.index.tensors.items():
+            if name.startswith(MODEL):
+                whole = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
+                box = tuple(range(size) for size in entry.shape)
+                for rank, piece in self.index.pieces(name, box):
+                    files.fill(whole, box, rank, name, piece)
+                yield name.removeprefix(MODEL), whole
+
+
+@contextmanager
+def open_weights(root: Path, step: int | None = None) -> Iterator[SavedWeights]:
+    """The weights of a step, or of the newest one, checked by their digests.
+
+    Raises CheckpointError where there is no such checkpoint, or it is damaged.
+    """
+    steps = steps_in(root)
+    chosen = step if step is not None else max(steps, default=None)
+    there = ", ".join(map(str, steps)) or "none"
+    if chosen is None or chosen not in steps:
+        what = "no checkpoint" if chosen is None else f"no checkpoint of step {chosen}"
+        raise CheckpointError(f"{root} has {what}; there are: {there}")
+    try:
+        with hold(root, chosen) as folder:
+            progress = read_progress(root, chosen, patient=True)
+            damage = progress if isinstance(progress, str) else None
+            if isinstance(progress, Progress):
+                files = range(progress.num_files)
+                damage = damage_in(root, chosen, progress.index_digest, files)
+            if damage is not None:
+                raise CheckpointError(f"{folder} is damaged: {damage}; choose one of {there}")
+            yield SavedWeights(chosen, folder, read_index(folder))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{folder_of(root, chosen)} went while it was opened ({error}); choose a later step"
+        ) from error

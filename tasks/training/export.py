@@ -1,0 +1,121 @@
+"""Writes the model of a step as a Hugging Face folder, in the numbers that are asked for.
+
+In: the work directory of a training that may go on, whose checkpoint is held meanwhile, or a model
+folder. Out: a folder with the tokenizer beside the weights, cut into files of `PART_BYTES`. Cost:
+memory for one tensor; of a checkpoint its files are read twice, the first time for their digests.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from llm_core.config import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+WEIGHTS = (".safetensors", ".safetensors.index.json")
+"""Ends of the names of files that are written anew."""
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """How `textmill export` writes weights."""
+
+    dtype: Literal["as_is", "float32", "bfloat16", "float16"] = "as_is"
+    """Numbers of the weights in the files. as_is: those that training keeps, float32 as a rule."""
+
+
+def export_checkpoint(
+    workdir: Path, step: int | None, out: Path, config: ExportConfig
+) -> dict[str, Any]:
+    """Write the weights of a checkpoint of a trainer to the new folder `out`; step None: of the
+    newest. Raises ConfigError."""
+    from llm_core.checkpoint.index import CheckpointError
+    from llm_core.checkpoint.weights import MODEL, open_weights
+    from llm_core.data.shards import open_shards
+    from llm_core.huggingface.export import ModelWriter
+    from llm_core.tensor_files import DTYPES
+    from llm_core.training.run_config import read_run_config
+    from tasks.tokenizer.encoder import export_hugging_face
+
+    run = read_run_config(workdir / "config.json")
+    shards = open_shards(run.shards, "train")
+    try:
+        with open_weights(workdir / "checkpoints", step) as saved, _new(out) as folder:
+            kept = DTYPES[saved.index.tensors[f"{MODEL}embedding.weight"].dtype]
+            dtype = _dtype(config) or kept
+            writer = ModelWriter(run.model, dtype, folder, shards.eos_id, shards.turn_end_ids)
+            for name, weight in saved:
+                writer.put(name, weight)
+            export_hugging_face(run.bytes_per_token.parent, folder)
+            writer.finish()
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from error
+    return _report(out, dtype) | {"step": saved.step}
+
+
+def export_folder(model: Path, out: Path, config: ExportConfig) -> dict[str, Any]:
+    """Write the weights of a model folder to the new folder `out`. Raises ConfigError, also where
+    they are rounded."""
+    from llm_core.huggingface.files import (
+        CONFIG_FILE,
+        PART_BYTES,
+        FolderWriter,
+        read_tensors,
+        read_values,
+    )
+    from llm_core.huggingface.rounded import is_rounded
+    from llm_core.tensor_files import Facts
+
+    values, weights = read_values(model), read_tensors(model)
+    if is_rounded(values):
+        raise ConfigError(f"the weights of {model} are quantized; give the original model")
+    dtype = _dtype(config) or next(iter(weights.values())).dtype
+    said = str(dtype).removeprefix("torch.")
+    named = {name: said for name in ("dtype", "torch_dtype") if name in values}
+    facts = {name: Facts(dtype, tuple(weight.shape)) for name, weight in weights.items()}
+    with _new(out) as folder:
+        writer = FolderWriter(folder, facts, {**values, **named}, PART_BYTES)
+        for name, weight in weights.items():
+            writer.put(name, weight.to(dtype))
+        for file in model.iterdir():
+            if file.is_file() and not file.name.endswith(WEIGHTS) and file.name != CONFIG_FILE:
+                shutil.copyfile(file, folder / file.name)
+        writer.finish()
+    return _report(out, dtype)
+
+
+@contextmanager
+def _new(out: Path) -> Iterator[Path]:
+    """A new folder, which is gone again where writing fails."""
+    if out.exists():
+        raise ConfigError(f"out ({out}) exists already; name a new folder")
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"{out.absolute().parent} is not a folder; make it, or name another out")
+    out.mkdir()
+    try:
+        yield out
+    except BaseException:
+        shutil.rmtree(out)
+        raise
+
+
+def _dtype(config: ExportConfig) -> torch.dtype | None:
+    import torch
+
+    found: torch.dtype | None = None if config.dtype == "as_is" else getattr(torch, config.dtype)
+    return found
+
+
+def _report(out: Path, dtype: torch.dtype) -> dict[str, Any]:
+    from llm_core.huggingface.files import weight_files
+
+    stored = sum(file.stat().st_size for file in weight_files(out))
+    said = str(dtype).removeprefix("torch.")
+    return {"folder": str(out), "dtype": said, "stored_bytes": stored}

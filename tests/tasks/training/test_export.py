@@ -1,0 +1,74 @@
+"""The model of any step is written while training goes on, in the numbers that are asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from llm_core.config import ConfigError
+from llm_core.huggingface.export import export_model, load_model
+from llm_core.huggingface.files import read_tensors
+from llm_core.training.metric_log import MetricLog
+from llm_core.training.train import run_in
+from tasks.training.export import ExportConfig, export_checkpoint, export_folder
+from tests.support.engine.small_model import make_model
+from tests.support.engine.small_runs import run_config, write_config
+
+STEPS, EVERY = 12, 4
+
+
+def test_a_step_is_exported_while_training_goes_on_which_ends_with_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = run_config(
+        tmp_path, train={"num_steps": STEPS, "checkpoint_every": EVERY, "keep_models_every": EVERY}
+    )
+    workdir, write, reports = tmp_path / "work", MetricLog.write, list[dict[str, Any]]()
+    workdir.mkdir()
+    write_config(workdir / "config.json", config)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text("{}", "utf-8")
+
+    def write_and_export(self: MetricLog, row: dict[str, Any]) -> None:
+        write(self, row)
+        if row["step"] == EVERY + 1 and "train_loss" in row:
+            reports.append(export_checkpoint(workdir, None, tmp_path / "now", ExportConfig()))
+
+    monkeypatch.setattr(MetricLog, "write", write_and_export)
+    run_in(workdir, config)
+    assert reports[0]["step"] == EVERY and reports[0]["dtype"] == "float32"
+    for name in ("model.safetensors", "config.json"):
+        kept = workdir / "models" / f"step-{EVERY:08d}" / name
+        assert (tmp_path / "now" / name).read_bytes() == kept.read_bytes()
+    assert (tmp_path / "now" / "tokenizer.json").is_file()
+
+    half = export_checkpoint(workdir, STEPS, tmp_path / "half", ExportConfig("bfloat16"))
+    assert half["dtype"] == "bfloat16" and half["step"] == STEPS
+    assert 0.45 < half["stored_bytes"] / reports[0]["stored_bytes"] < 0.6
+    whole, rounded = read_tensors(workdir / "model"), read_tensors(tmp_path / "half")
+    assert all(torch.equal(rounded[name], whole[name].bfloat16()) for name in whole)
+    assert load_model(tmp_path / "half").config == config.model
+    with pytest.raises(ConfigError, match=rf"no checkpoint of step 3; there are: 8, {STEPS}"):
+        export_checkpoint(workdir, 3, tmp_path / "none", ExportConfig())
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_is_written_in_other_numbers_with_what_lies_beside(tmp_path: Path) -> None:
+    model = make_model(dtype=torch.float32)
+    export_model(model.config, model.state_dict(), tmp_path / "model", part_bytes=4_000)
+    (tmp_path / "model" / "tokenizer.json").write_text("{}", "utf-8")
+    report = export_folder(tmp_path / "model", tmp_path / "half", ExportConfig("float16"))
+    assert report["dtype"] == "float16"
+    values = json.loads((tmp_path / "half" / "config.json").read_text("utf-8"))
+    assert values["dtype"] == "float16" and values.get("torch_dtype", "float16") == "float16"
+    before, after = read_tensors(tmp_path / "model"), load_file(tmp_path / "half/model.safetensors")
+    assert all(torch.equal(after[name], before[name].half()) for name in before)
+    names = {path.name for path in (tmp_path / "half").iterdir()}
+    assert names == {"config.json", "model.safetensors", "tokenizer.json"}
+    with pytest.raises(ConfigError, match=r"exists already; name a new folder"):
+        export_folder(tmp_path / "model", tmp_path / "half", ExportConfig())
