@@ -112,7 +112,8 @@ class Pipeline:
                 by_source.add(losses_BT, sources_BT)
         if self.replicas is not None:
             # DDP's hooks would not see the split backward of zero bubble.
-            sum_over([_local(p.grad) for p in self.model.parameters()], self.replicas, self.device)
+            trained = [p for p in self.model.parameters() if p.requires_grad]
+            sum_over([_local(p.grad) for p in trained], self.replicas, self.device)
         self._sum_copies()
         if not found:
             return torch.zeros((), dtype=torch.float64, device=self.device)
@@ -145,12 +146,15 @@ class Pipeline:
             return
         first, last = self.plan.owner_of(0), self.plan.owner_of(self.plan.num_stages - 1)
         rank = dist.get_rank(self.group)
+        end = self.model.embedding if rank == first else self.model.head
+        if rank in (first, last) and not end.weight.requires_grad:
+            return
         if first == last == rank:
             ends = self.model.embedding, self.model.head
             one, other = (_local(end.weight.grad) for end in ends)
             other.copy_(one.add_(other))
         elif rank in (first, last):
-            mine = _local((self.model.embedding if rank == first else self.model.head).weight.grad)
+            mine = _local(end.weight.grad)
             theirs = torch.empty_like(mine)
             peer = last if rank == first else first
             sends = dist.P2POp(dist.isend, mine.contiguous(), group=self.group, group_peer=peer)
