@@ -5,7 +5,6 @@ whatever its size.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,10 +57,12 @@ def random_step(work: Work, ranks: Ranks) -> Callable[[], None]:
     return run
 
 
-def time_step(work: Work, ranks: Ranks, watch: Stopwatch) -> Step:
-    """At least five steps after three. ranks: those of the layout, by wall time where they are
-    several; every process of the stopwatch calls it, and gets the time of its own."""
-    clock = time.perf_counter if ranks.world > 1 else None
+def time_step(
+    work: Work, ranks: Ranks, watch: Stopwatch, clock: Callable[[], float] | None = None
+) -> Step:
+    """At least five steps after three. ranks: those of the layout; every process of the stopwatch
+    calls it, and gets the time of its own. clock: None is that of the stopwatch, which leaves out
+    waiting for others."""
     return Step(work, watch.least_s(random_step(work, ranks), 5, 3, clock))
 
 
