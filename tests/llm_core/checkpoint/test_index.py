@@ -1,4 +1,4 @@
-"""Who writes which piece follows from the layout, and every element is written once."""
+"""The layout decides who writes a piece, and every element is written once."""
 
 from __future__ import annotations
 
