@@ -85,7 +85,7 @@ bench-collectives: $(VENV)/.installed ## Check and time every collective between
 bench-plan: $(VENV)/.installed ## Hold the planner's times against measured steps, after textmill calibrate
 	@$(BIN)/python -m benchmarks.engine.plan $(ARGS)
 
-bench-layouts: $(VENV)/.installed ## Hold parallel=auto against every layout of four CPU processes with throttled links; ARGS="--hardware FILE --table FILE --model wide"
+bench-layouts: $(VENV)/.installed ## Hold parallel=auto against every layout of four CPU processes with throttled links; ARGS="--hardware FILE --table FILE --model wide --top 8"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine.layouts $(ARGS)
 
 bench-overhead: $(VENV)/.installed ## Time a run whose stages are all in the store: what Prefect and MLflow cost

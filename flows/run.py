@@ -220,6 +220,8 @@ def open_run(
             config, link = follow_chain(given)
             store, plan = decide(config, target)
             config.require_fit(plan)
+            if any(step.runs for step in plan.steps if step.node.stage == "evaluate"):
+                config.evaluate.require_backend()  # not only once hours of training are over
             record = new_record(flow, plan, overrides, link)
             if live.flow_run_id is not None:
                 record.process |= {"prefect_flow_run_id": live.flow_run_id}

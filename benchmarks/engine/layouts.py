@@ -1,14 +1,18 @@
 """Holds the planner's choice of a layout against the measured times of all that can run: four
 processes of this CPU whose links are throttled (`benchmarks.engine.throttled`).
 
-`python -m benchmarks.engine.layouts --model wide --part 0 --parts 4` times every fourth layout of
-`llm_core.planner.layouts` from the first on, without recomputation, which no memory here asks for;
-`--table FILE` keeps the rows, and a call with the same file continues after them. A time is the
-least of `--steps` after one. The constants of the CPU are those of `--hardware FILE`, a record of
-`textmill calibrate`; those of the links are what was asked for.
+`python -m benchmarks.engine.layouts --model wide --top 8 --sample 12` times the planner's first 8
+layouts of `llm_core.planner.layouts` and 12 of the others: these, in the order of their predicted
+times, are cut into 12 runs, of which each gives its middle one. Without `--top` all are timed. All
+are without recomputation, which no memory here asks for. A time is the median of `--steps` after
+one, each as long as the slowest process took. `--table FILE` keeps each layout as soon as it is
+timed, with the load of the machine, and a call with the same file continues after them. The
+constants of the CPU are those of `--hardware FILE`, a record of `textmill calibrate`; those of the
+links are what was asked for.
 
-The last line is JSON: {"model", "measured" (layouts), "legal", "chosen", "chosen_ms", "best",
-"best_ms", "ratio" (of the first choice to the measured best), "within_5"}.
+The last line is JSON: {"model", "legal" (layouts), "selected" (of them), "measured", "chosen",
+"chosen_ms", "best", "best_ms", "ratio" (of the first choice to the measured best), "within_5",
+"spearman" (correlation of predicted and measured order)}.
 """
 
 from __future__ import annotations
@@ -18,15 +22,17 @@ import json
 import math
 import multiprocessing
 import os
+import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from scipy.stats import spearmanr
 
 from benchmarks.engine import throttled
 from llm_core.calibration.steps import random_step
@@ -47,6 +53,8 @@ MODELS = {
     "long": (ModelConfig(256, 48, 4, 4, 4, 128, 128), 32, 64),
 }
 """(shape, rows of a step, tokens of a row): many weights for few tokens, and the reverse."""
+Table = dict[str, dict[str, Any]]
+"""{name of a layout: {"steps_s": of each step, "load": of the machine when they ended}}."""
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 
 
@@ -59,9 +67,9 @@ def main() -> None:
     add("--hardware", type=Path, required=True, help="a record of textmill calibrate")
     add("--start-ms", type=float, default=2.0)
     add("--mb-s", type=float, default=10.0)
-    add("--steps", type=int, default=2)
-    add("--part", type=int, default=0)
-    add("--parts", type=int, default=1)
+    add("--steps", type=int, default=3)
+    add("--top", type=int, help="time so many of the planner's first, and --sample others")
+    add("--sample", type=int, default=12)
     add("--seconds", type=float, default=150.0, help="begin no layout after that")
     add("--table", type=Path, required=True, help="JSON of the rows so far")
     arguments = parser.parse_args()
@@ -69,12 +77,30 @@ def main() -> None:
         build(HardwareConfig, read_record(arguments.hardware)), arguments.start_ms, arguments.mb_s
     )
     ranked = candidates(arguments.model, hardware)
-    known = json.loads(arguments.table.read_text("utf-8")) if arguments.table.exists() else {}
-    wanted = [one for one in ranked[arguments.part :: arguments.parts] if one.name not in known]
-    if wanted:
-        known |= measured(wanted, arguments)
-        arguments.table.write_text(json.dumps(known, indent=1), "utf-8")
-    report(arguments.model, ranked, known)
+    wanted = ranked if arguments.top is None else select(ranked, arguments.top, arguments.sample)
+    table: Path = arguments.table
+    known: Table = json.loads(table.read_text("utf-8")) if table.exists() else {}
+
+    def keep(name: str, steps_s: list[float]) -> None:
+        known[name] = {"steps_s": steps_s, "load": os.getloadavg()[0]}
+        table.write_text(json.dumps(known, indent=1), "utf-8")
+        show(f"{name:60} {median_s(known[name]) * 1e3:9.0f} ms", flush=True)
+
+    if missing := [one for one in wanted if one.name not in known]:
+        measure(missing, arguments, keep)
+    report(arguments.model, ranked, len(wanted), known)
+
+
+def select(ranked: Sequence[Candidate], top: int, sample: int) -> list[Candidate]:
+    """The first ones, and of as many equal runs of the others the middle one of each."""
+    others = ranked[top:]
+    sample = min(sample, len(others))
+    middles = [(2 * run + 1) * len(others) // (2 * sample) for run in range(sample)]
+    return [*ranked[:top], *(others[middle] for middle in middles)]
+
+
+def median_s(row: Mapping[str, Any]) -> float:
+    return statistics.median(row["steps_s"])
 
 
 def throttle(hardware: HardwareConfig, start_ms: float, mb_s: float) -> HardwareConfig:
@@ -97,8 +123,12 @@ def candidates(name: str, hardware: HardwareConfig) -> list[Candidate]:
     return [one for one in choice.fitting if one.work.memory.recompute == "none"]
 
 
-def measured(wanted: Sequence[Candidate], arguments: argparse.Namespace) -> dict[str, float]:
-    """Seconds of a step by the name of a layout; in processes of their own."""
+def measure(
+    wanted: Sequence[Candidate],
+    arguments: argparse.Namespace,
+    keep: Callable[[str, list[float]], None],
+) -> None:
+    """Time layouts in processes of their own, and give the seconds of each to `keep` at once."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         answers = context.Queue()
@@ -109,22 +139,18 @@ def measured(wanted: Sequence[Candidate], arguments: argparse.Namespace) -> dict
         ]
         for each in ranks:
             each.start()
-        found: dict[str, float] = {}
         while any(each.exitcode is None for each in ranks) or not answers.empty():
             if any(each.exitcode for each in ranks):
                 break
             while not answers.empty():
-                name, step_s = answers.get()
-                found[name] = step_s
-                show(f"{name:60} {step_s * 1e3:9.0f} ms", flush=True)
+                keep(*answers.get())
             time.sleep(0.1)
         failed = any(each.exitcode for each in ranks)
         for each in ranks:
             each.kill()
             each.join()
     if failed:
-        raise RuntimeError(f"a rank failed after {len(found)} layouts; its traceback is above")
-    return found
+        raise RuntimeError("a rank failed; its traceback is above, and what was timed is kept")
 
 
 def _rank(
@@ -145,46 +171,61 @@ def _rank(
         ranks = Ranks(rank, WORLD, device, *make_meshes(work.parallel, device))
         done = ranks.any(time.perf_counter() > until)
         if not done:
-            step_s = _step_s(work, ranks, arguments.steps)
+            steps_s = _steps_s(work, ranks, arguments.steps)
             if rank == 0:
-                answers.put((name, step_s))
+                answers.put((name, steps_s))
         dist.destroy_process_group()
         if done:
             return
 
 
-def _step_s(work: Work, ranks: Ranks, num_steps: int) -> float:
-    """The least of the slowest process."""
+def _steps_s(work: Work, ranks: Ranks, num_steps: int) -> list[float]:
+    """Of the slowest process, after one step that warms up."""
     run = random_step(work, ranks)
-    best = math.inf
-    for number in range(num_steps + 1):
+    found = []
+    for _ in range(num_steps + 1):
         ranks.barrier()
         began = time.perf_counter()
         run()
         step_s = torch.tensor(time.perf_counter() - began)
         dist.all_reduce(step_s, dist.ReduceOp.MAX)
-        best = min(best, float(step_s)) if number else best
-    return best
+        found.append(float(step_s))
+    return found[1:]
 
 
-def report(model: str, ranked: Sequence[Candidate], known: dict[str, float]) -> None:
-    rows = [(one, known[one.name]) for one in ranked if one.name in known]
-    for one, step_s in rows:
-        show(f"{one.name:60} {step_s * 1e3:9.0f} ms, predicted {one.time.step_s * 1e3:9.0f}")
-    chosen, best = ranked[0].name, min(known, key=lambda name: known[name])
-    ratio = known[chosen] / known[best] if chosen in known else None
+def report(model: str, ranked: Sequence[Candidate], num_selected: int, known: Table) -> None:
+    """The rows in their measured order, each with its predicted place and time."""
+    rows = [
+        (median_s(known[one.name]), place, one)
+        for place, one in enumerate(ranked, 1)
+        if one.name in known
+    ]
+    if not rows:
+        show("no layout was timed; give more --seconds")
+        return
+    for step_s, place, one in sorted(rows, key=lambda row: row[0]):
+        show(
+            f"{one.name:60} {step_s * 1e3:7.0f} ms, predicted {one.time.step_s * 1e3:7.0f}"
+            f" (place {place:2}), load {known[one.name]['load']:.1f}"
+        )
+    best_s, _, best = min(rows, key=lambda row: row[0])
+    chosen_s = median_s(known[ranked[0].name]) if ranked[0].name in known else math.nan
+    order = spearmanr([step_s for step_s, _, _ in rows], [place for _, place, _ in rows])
     found = {
         "model": model,
-        "measured": len(rows),
         "legal": len(ranked),
-        "chosen": chosen,
-        "chosen_ms": known.get(chosen, math.nan) * 1e3 if chosen in known else None,
-        "best": best,
-        "best_ms": known[best] * 1e3,
-        "ratio": ratio,
-        "within_5": ratio is not None and ratio <= 1.05,
+        "selected": num_selected,
+        "measured": len(rows),
+        "chosen": ranked[0].name,
+        "chosen_ms": chosen_s * 1e3,
+        "best": best.name,
+        "best_ms": best_s * 1e3,
+        "ratio": chosen_s / best_s,
+        "within_5": chosen_s <= 1.05 * best_s,
+        "spearman": float(order.statistic),
     }
-    show(json.dumps(found))
+    # JSON has no number for what was not measured.
+    show(json.dumps({name: None if value != value else value for name, value in found.items()}))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from llm_core.calibration.operations import Stopwatch
 from llm_core.calibration.steps import time_step
 from llm_core.config import build
 from llm_core.device import set_threads
@@ -130,7 +131,7 @@ def measure(processes: int, budget_s: float) -> None:
     found = {}
     for name, work in settings(processes).items():
         with open_ranks(work.parallel) as ranks:
-            found[name] = time_step(work, ranks, budget_s).measured_s
+            found[name] = time_step(work, ranks, Stopwatch(ranks, budget_s)).measured_s
             first = ranks.is_first
     if first:
         show(json.dumps(found))

@@ -81,7 +81,7 @@ def _calibrate(work_file: Path, record_file: Path) -> None:
         backend=work.parallel.backend,
     )
     with open_ranks(everyone) as ranks:
-        found = measure(work, ranks, Stopwatch(ranks.device))
+        found = measure(work, Stopwatch(ranks))
         if not ranks.is_first:
             return
         machine = {
@@ -96,18 +96,13 @@ def _calibrate(work_file: Path, record_file: Path) -> None:
     write_durably(record_file, dump_json("a calibration", record(found, machine), indent=1) + "\n")
 
 
-def measure(work: Work, ranks: Ranks, watch: Stopwatch, step_budget_s: float = 4.0) -> Findings:
+def measure(work: Work, watch: Stopwatch, step_budget_s: float = 4.0) -> Findings:
     """Collective over all processes. step_budget_s: for each setting of which steps are timed."""
-    model, train, device = work.model, work.train, ranks.device
-    dtype, alone = DTYPES[train.dtype], Ranks(0, 1, device)
+    model, train, ranks, device = work.model, work.train, watch.ranks, watch.device
+    dtype, alone, mean = DTYPES[train.dtype], Ranks(0, 1, device), watch.mean
+    steps_watch = replace(watch, budget_s=step_budget_s)
     tokens = min(train.micro_batch_sequences * train.seq_len, MAX_TOKENS[device.type])
     rows = max(1, tokens // train.seq_len)
-
-    def mean(value: float) -> float:
-        """Over the processes, once all are here."""
-        return float(ranks.sum(torch.tensor(value, device=device, dtype=torch.float64))) / (
-            ranks.world
-        )
 
     copied = mean(operations.copy_rate(watch))
     products = operations.time_products(model, tokens, dtype, watch)
@@ -131,10 +126,11 @@ def measure(work: Work, ranks: Ranks, watch: Stopwatch, step_budget_s: float = 4
     if device.type == "cpu":
         hardware = replace(hardware, reserve_gb=CPU_RESERVE_GB)
     if not train.compile:
-        block_ms, step_ms = map(mean, launch_ms(work, alone, step_budget_s / 4))
+        launch_watch = replace(watch, budget_s=step_budget_s / 4)
+        block_ms, step_ms = map(mean, launch_ms(work, alone, launch_watch))
         hardware = replace(hardware, launch_ms=block_ms, step_ms=step_ms)
     steps = [
-        Step(own, mean(time_step(own, alone, step_budget_s).measured_s))
+        Step(own, mean(time_step(own, alone, steps_watch).measured_s))
         for own in own_steps(work, MAX_TOKENS[device.type])
     ]
     hardware = replace(hardware, passes=fit_passes(steps, hardware))

@@ -1,12 +1,14 @@
 """Times what a step is made of: products by shape, attention, the loss, copies.
 
-The least time of each counts: what disturbs a machine only adds.
+The least time of each counts: what disturbs a machine only adds. Several processes run each at the
+same time, as they train, because they share caches and memory.
 One thread of a CPU is timed by the processor time of its process, which other work on the core
 does not stretch.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,11 +17,15 @@ import torch
 from torch.nn import functional as F
 
 from llm_core.device import synchronize
+from llm_core.fingerprint import num_processors
 from llm_core.model.config import ModelConfig
 from llm_core.model.loss import token_losses
+from llm_core.parallel.ranks import Ranks
 
 SQUARE = {"cpu": 1024, "cuda": 8192}
 """Side of the product that stands for the peak."""
+TURN_S = 0.02
+"""Least time in which several processes run the same: a hundred times what parts their starts."""
 
 
 @dataclass(frozen=True)
@@ -44,30 +50,62 @@ class Product:
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """Times what runs on a device until `budget_s` are over."""
+    """Times what runs on the device of a process until `budget_s` are over."""
 
-    device: torch.device
+    ranks: Ranks
+    """All of them time the same, and begin each turn together."""
     budget_s: float = 0.4
     copied_bytes: int = 256 << 20
     """More than any cache of a processor holds."""
 
     @property
+    def device(self) -> torch.device:
+        return self.ranks.device
+
+    @property
     def clock(self) -> Callable[[], float]:
         """What this process is timed by where it waits for no other."""
         on_one_thread = self.device.type == "cpu" and torch.get_num_threads() == 1
-        return time.process_time if on_one_thread else time.perf_counter
+        # Processes that share a core wait for it in training too.
+        own_core = self.ranks.world <= num_processors()
+        return time.process_time if on_one_thread and own_core else time.perf_counter
 
-    def least_s(self, run: Callable[[], object], least_times: int = 3, warm_up: int = 1) -> float:
-        """Of so many runs or more, after those that warm up."""
+    def least_s(
+        self,
+        run: Callable[[], object],
+        least_times: int = 3,
+        warm_up: int = 1,
+        clock: Callable[[], float] | None = None,
+    ) -> float:
+        """Of so many runs or more, after those that warm up. Collective over the processes."""
+        clock = clock or self.clock
         found: list[float] = []
-        clock = self.clock
-        while len(found) < least_times + warm_up or sum(found[warm_up:]) < self.budget_s:
-            synchronize(self.device)
-            began = clock()
+        runs_a_turn = 1
+        if self.ranks.world > 1:
             run()
-            synchronize(self.device)
-            found.append(clock() - began)
+            runs_a_turn = math.ceil(TURN_S / self.mean(self._turn_s(run, 1, clock)))
+        enough = False
+        while not self.ranks.any(enough):
+            found.append(self._turn_s(run, runs_a_turn, clock))
+            timed = found[warm_up:]
+            enough = len(timed) >= least_times and sum(timed) * runs_a_turn >= self.budget_s
         return min(found[warm_up:])
+
+    def _turn_s(
+        self, run: Callable[[], object], num_runs: int, clock: Callable[[], float]
+    ) -> float:
+        """Of one of so many runs."""
+        synchronize(self.device)
+        began = clock()
+        for _ in range(num_runs):
+            run()
+        synchronize(self.device)
+        return (clock() - began) / num_runs
+
+    def mean(self, value: float) -> float:
+        """Over the processes, once all are here."""
+        total = self.ranks.sum(torch.tensor(value, device=self.device, dtype=torch.float64))
+        return float(total) / self.ranks.world
 
 
 def product_shapes(model: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -149,7 +187,7 @@ def loss_seconds(tokens: int, vocab_size: int, dtype: torch.dtype, watch: Stopwa
     device = watch.device
     logits = torch.randn(1, tokens, vocab_size, device=device).to(dtype).requires_grad_()
     targets = torch.randint(vocab_size, (1, tokens), device=device)
-    elapsed_s = watch.least_s(lambda: token_losses(logits, targets).sum().backward())
+    elapsed_s = watch.least_s(lambda: token_losses(logits, targets)[0].sum().backward())
     return elapsed_s / logits.numel()
 
 

@@ -14,7 +14,6 @@ import torch
 
 from llm_core.calibration.operations import Stopwatch
 from llm_core.data.batch import Batch
-from llm_core.device import synchronize
 from llm_core.model.config import ModelConfig
 from llm_core.optim.build import build_optimizer
 from llm_core.parallel.apply import build_layout
@@ -30,7 +29,6 @@ NUM_LAYERS = 2
 """Of the steps that are timed: enough to tell blocks from the rest."""
 NARROW = ModelConfig(64, 16, 1, 2, 2, 32, 16)
 """A model of which a step is launches alone."""
-BUDGET_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -60,33 +58,21 @@ def random_step(work: Work, ranks: Ranks) -> Callable[[], None]:
     return run
 
 
-def time_step(work: Work, ranks: Ranks, budget_s: float = BUDGET_S) -> Step:
-    """At least five steps after three. Every rank of the layout calls it, and gets the time of its
-    own."""
-    run = random_step(work, ranks)
-    if ranks.world == 1:
-        return Step(work, Stopwatch(ranks.device, budget_s).least_s(run, 5, 3))
-    found: list[float] = []
-    enough = False
-    # All stop after the same step.
-    while not ranks.any(enough):
-        synchronize(ranks.device)
-        began = time.perf_counter()
-        run()
-        synchronize(ranks.device)
-        found.append(time.perf_counter() - began)
-        enough = len(found) >= 8 and sum(found) >= budget_s
-    return Step(work, min(found[3:]))
+def time_step(work: Work, ranks: Ranks, watch: Stopwatch) -> Step:
+    """At least five steps after three. ranks: those of the layout, by wall time where they are
+    several; every process of the stopwatch calls it, and gets the time of its own."""
+    clock = time.perf_counter if ranks.world > 1 else None
+    return Step(work, watch.least_s(random_step(work, ranks), 5, 3, clock))
 
 
-def launch_ms(work: Work, ranks: Ranks, budget_s: float = 1.0) -> tuple[float, float]:
+def launch_ms(work: Work, ranks: Ranks, watch: Stopwatch) -> tuple[float, float]:
     """(of a block and micro batch, of a step), from narrow models of one and of five blocks."""
     train = replace(
         work.train, seq_len=8, global_batch_sequences=1, micro_batch_sequences=1, init_from=None
     )
     narrow = Work(NARROW, work.optim, train, ParallelConfig(device=work.parallel.device))
     one, five = (
-        time_step(replace(narrow, model=replace(NARROW, num_layers=n)), ranks, budget_s).measured_s
+        time_step(replace(narrow, model=replace(NARROW, num_layers=n)), ranks, watch).measured_s
         for n in (1, 5)
     )
     block_s = max(0.0, five - one) / 4

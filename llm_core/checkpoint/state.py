@@ -1,8 +1,9 @@
-"""Collects the state of a run: weights and what the optimizer keeps of each, by names that do not
-depend on the layout.
+"""Collects the state of a run: trained weights and what the optimizer keeps of each, by names that
+do not depend on the layout.
 
-Learning rate and data order are functions of the step, so the step is all the rest there is to
-save.
+Frozen weights are left out: they are what the run began with, and the trainer fills them from there
+again. Learning rate and data order are functions of the step, so the step is all the rest there is
+to save.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def collect_state(layout: Layout, optimizer: OptimizerState) -> dict[str, Tensor
     Writing to them changes the run."""
     state: dict[str, Tensor] = {}
     for name, parameter, place in placed_weights(layout):
-        if f"model.{name}" not in state:
+        if parameter.requires_grad and f"model.{name}" not in state:
             state[f"model.{name}"] = place.view(local(parameter.detach()))
     return state | optimizer.state_views()
 

@@ -40,7 +40,7 @@ def head_loss(config: MemoryConfig, cross_entropy: CrossEntropy = token_losses) 
 
 @dataclass(frozen=True)
 class ChunkedHeadLoss:
-    """(head, hidden_BTD, targets_BT) → (summed nats, losses_BT), `chunk_tokens` at a time."""
+    """(head, hidden_BTD, targets_BT) → (summed loss, losses_BT), `chunk_tokens` at a time."""
 
     chunk_tokens: int
     cross_entropy: CrossEntropy = token_losses
@@ -55,10 +55,10 @@ class ChunkedHeadLoss:
                 self, head, hidden_ND, targets_N, *head.parameters()
             )
         else:
-            losses_N = torch.cat(
-                [self.losses(head, {}, *chunk) for chunk in self.chunks(hidden_ND, targets_N)]
-            )
-            total = losses_N.sum()
+            chunks = self.chunks(hidden_ND, targets_N)
+            found = [self.losses(head, {}, *chunk) for chunk in chunks]
+            learnt_N, losses_N = (torch.cat(pieces) for pieces in zip(*found, strict=True))
+            total = learnt_N.sum()
         return total, losses_N.view_as(targets_BT)
 
     def chunks(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
@@ -66,10 +66,11 @@ class ChunkedHeadLoss:
 
     def losses(
         self, head: nn.Module, weights: dict[str, Tensor], hidden_ND: Tensor, targets_N: Tensor
-    ) -> Tensor:
-        """losses_N of one chunk; weights: what stands in for the head's own."""
+    ) -> tuple[Tensor, Tensor]:
+        """(learnt_N, losses_N) of one chunk; weights: what stands in for the head's own."""
         logits_1NV = functional_call(head, weights, (hidden_ND[None],))
-        return self.cross_entropy(logits_1NV, targets_N[None])[0]
+        learnt_1N, losses_1N = self.cross_entropy(logits_1NV, targets_N[None])
+        return learnt_1N[0], losses_1N[0]
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -90,20 +91,20 @@ class _ChunkedLoss(torch.autograd.Function):
             for w in weights
             if w.requires_grad
         ]
-        gradient_ND, losses = torch.empty_like(hidden_ND), []
+        gradient_ND, found = torch.empty_like(hidden_ND), []
         for hidden, targets, gradient in run.chunks(hidden_ND, targets_N, gradient_ND):
             with torch.enable_grad():
                 hidden = hidden.detach().requires_grad_()
-                found = run.losses(head, working, hidden, targets)
-                own, *others = torch.autograd.grad(found.sum(), (hidden, *trained))
-            losses.append(found.detach())
+                learnt, losses = run.losses(head, working, hidden, targets)
+                own, *others = torch.autograd.grad(learnt.sum(), (hidden, *trained))
+            found.append((learnt.detach(), losses))
             gradient.copy_(own)
             for total, other in zip(sums, others, strict=True):
                 total.add_(other)
-        losses_N = torch.cat(losses)
+        learnt_N, losses_N = (torch.cat(pieces) for pieces in zip(*found, strict=True))
         ctx.save_for_backward(gradient_ND, *sums)
         ctx.mark_non_differentiable(losses_N)
-        return losses_N.sum(), losses_N
+        return learnt_N.sum(), losses_N
 
     @staticmethod
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_core.config import NOT_IN_KEY, ConfigError
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3", "gpt2"]
 """The Hugging Face class that computes the same logits, as its `model_type`."""
@@ -267,6 +267,9 @@ class ComputeConfig:
     Hopper GPUs, with dtype=bf16 and compile."""
     seed: int = 0
     """Decides the initial weights and the order of the data."""
+    z_loss: float = field(default=0.0, metadata=IN_KEY_IF_SET)
+    """Weight of log² Z in what is learnt from, with Z the normalizer of the softmax, which keeps
+    logits from drifting (PaLM has 1e-4). Losses are reported without it. 0: none."""
     attention: Literal[
         "auto", "sdpa", "reference", "cudnn", "flash", "fa3", "fa4", "varlen", "flex"
     ] = field(default="auto", metadata=NOT_IN_KEY)

@@ -257,8 +257,8 @@ class Transformer(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """logits_BTV: scores of the token that follows each token.
 
-        With targets, what `head_loss` gives: nats summed over them, and losses_BT without gradient;
-        logits need never be whole.
+        With targets, what `head_loss` gives: the loss summed over them, and losses_BT without
+        gradient; logits need never be whole.
         """
         hidden_BTD = self.hidden(ids_BT, positions_BT, cache, documents_BK)
         if self.head is None:

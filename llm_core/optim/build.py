@@ -37,7 +37,7 @@ def build_optimizer(
     if layout.shares_state:
         assert layout.mesh is not None
         mesh = layout.mesh["dp_shard"]
-    if config.state_in == "device":
+    if config.state_in == "device" or not pieces:
         methods = make_methods(layout, pieces, config)
     else:
         methods = [

@@ -26,7 +26,8 @@ class GroupRule:
     weight_decay: float | None = None
     """Weight decay of these weights. Null: as for the others."""
     lr_factor: float = 1.0
-    """Learning rate of these weights, relative to the schedule's."""
+    """Learning rate of these weights, relative to the schedule's. 0 freezes them: they have no
+    gradient, no optimizer state and no place in checkpoints."""
 
     def __post_init__(self) -> None:
         try:

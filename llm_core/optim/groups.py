@@ -46,6 +46,18 @@ def treatments(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> dict
     return plain | found
 
 
+def is_trained(name: str, config: OptimConfig) -> bool:
+    """Whether updates may change a weight. One with lr_factor 0 is frozen: it has no gradient and
+    no optimizer state, and does not decay."""
+    rule = next((rule for rule in config.groups if re.search(rule.match, name)), None)
+    return rule is None or rule.lr_factor > 0
+
+
+def has_frozen(config: OptimConfig) -> bool:
+    """Whether some rule freezes weights."""
+    return any(rule.lr_factor == 0 for rule in config.groups)
+
+
 def kinds_of(names: Iterable[str]) -> list[str]:
     """Names of weights, those of the blocks once for all of them: `blocks.N.ffn.down.weight`."""
     return list(dict.fromkeys(re.sub(r"^blocks\.\d+\.", "blocks.N.", name) for name in names))

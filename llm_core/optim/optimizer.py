@@ -72,7 +72,8 @@ class Optimizer:
         # The number stays positive in a skipped first step, where corrections divide by 1 - beta^0.
         scalars = self.num_updates.clamp(min=1), divisor if scale is None else divisor * scale, bad
         # Where weights are in main memory this waits for the device, as the update of them must.
-        update = Update(lr, *(scalar.to(self._weights[0].device) for scalar in scalars))
+        where = self._weights[0].device if self._weights else self.guard.device
+        update = Update(lr, *(scalar.to(where) for scalar in scalars))
         for method in self.methods:
             method.update(update)
         if self.scaler is not None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from llm_core.config import ConfigError
 from llm_core.model.transformer import global_name
 from llm_core.optim.config import OptimConfig
-from llm_core.optim.groups import Treatment, treatments
+from llm_core.optim.groups import Treatment, is_trained, treatments
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import Place, local, place_of, placed_weights, whole_shapes
 from llm_core.parallel.zero import rows_of
@@ -53,11 +54,17 @@ class Piece:
 
 
 def make_pieces(layout: Layout, config: OptimConfig) -> list[Piece]:
-    """One per trained weight of this process. Raises ConfigError for rules that match nothing."""
+    """One per trained weight of this process. Raises ConfigError for rules that match nothing, and
+    where nothing is trained."""
     shapes = whole_shapes(layout.bare.config)
     # A tied weight once, by its first name.
     names = {name: shapes[name] for name in shapes if name == global_name(layout.bare.config, name)}
     treated = treatments(names, config)
+    if not any(is_trained(name, config) for name in names):
+        raise ConfigError(
+            "optim.groups freeze every weight (lr_factor 0), so there is nothing to train; leave"
+            " some out of their match"
+        )
     rows = None
     if layout.shares_state:
         assert layout.mesh is not None

@@ -1,8 +1,8 @@
 """Puts a layout around a model, in one visible order.
 
-Build → cut layers → take losses and feed-forwards in pieces → recompute → compile → cut weights →
-allocate → slice rows → choose kernels → replicate → fill: each step wraps what those before have
-made, and weights exist only once it is known which part of them is here.
+Build → cut layers → freeze → take losses and feed-forwards in pieces → recompute → compile → cut
+weights → allocate → slice rows → choose kernels → replicate → fill: each step wraps what those
+before have made, and weights exist only once it is known which part of them is here.
 
 Every layout starts from the same weights and gives the gradient of one process: losses are divided
 by the global count of targets before backward, so ranks only ever add gradients. DDP averages by
@@ -11,7 +11,9 @@ default; here it gets a communication hook that sums, as `llm_core.parallel.fsdp
 
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
 import contextlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -33,6 +35,7 @@ from llm_core.model.precision import stream_dtype
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan
+from llm_core.parallel.frozen import freeze
 from llm_core.parallel.fsdp import shard_weights
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.overlap import Overlap, check_access
@@ -52,10 +55,13 @@ def build_layout(
     ranks: Ranks,
     memory: MemoryConfig = NO_SAVINGS,
     fill: bool = True,
+    trains: Callable[[str], bool] | None = None,
 ) -> Layout:
     """This rank's model with attention kernel, laid out over processes.
 
     fill: with initial weights; else they are whatever was in memory, for a caller that reads them.
+    trains: whether the weight of a global name is trained; None: all are. Raises ConfigError where
+    a layout cannot do what is asked for.
     """
     check_kernels(compute.kernels, ranks.device, config, compute.dtype)
     plan = parallel.plan(config.num_layers)
@@ -63,6 +69,8 @@ def build_layout(
     tensor = _tensor_shards(parallel, ranks) if parallel.tp > 1 else None
     if tensor is not None:
         tensor.apply(model, parts.values())
+    if trains is not None:
+        freeze(model, plan, trains)
     _set_stream_and_loss(parts, tensor, compute, memory)
     apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
     if compute.float8:
@@ -120,11 +128,12 @@ def _set_stream_and_loss(
     memory: MemoryConfig,
 ) -> None:
     """Say in which numbers each stage's residual stream goes, and how its head takes the loss."""
-    loss: CrossEntropy = token_losses
+    loss: CrossEntropy = partial(token_losses, z_loss=compute.z_loss)
     if tensor is not None:
-        loss = tensor.loss(next(iter(parts.values())).config.vocab_size)
+        loss = tensor.loss(next(iter(parts.values())).config.vocab_size, compute.z_loss)
     elif compute.compile:
-        loss = torch.compile(loss, dynamic=False)  # float32 logits then never leave the kernel
+        # Float32 logits then never leave the kernel.
+        loss = partial(torch.compile(token_losses, dynamic=False), z_loss=compute.z_loss)
     for part in parts.values():
         part.head_loss, part.stream_dtype = head_loss(memory, loss), stream_dtype(compute.dtype)
         if tensor is not None:

@@ -70,11 +70,10 @@ class TensorShards:
         """Whether each process has of a whole weight its own tokens' or heads' gradient only."""
         return cut_dim(name) is None and (self.sequence or PER_HEAD.search(name) is not None)
 
-    def loss(self, vocab_size: int) -> CrossEntropy:
+    def loss(self, vocab_size: int, z_loss: float = 0.0) -> CrossEntropy:
         """The loss from logits of this process's part of the vocabulary."""
-        return partial(
-            token_losses, first_id=part_of(vocab_size, self.rank, self.size).start, group=self.group
-        )
+        first_id = part_of(vocab_size, self.rank, self.size).start
+        return partial(token_losses, z_loss=z_loss, first_id=first_id, group=self.group)
 
     def apply(self, model: Transformer, parts: Iterable[Transformer] = ()) -> None:
         """Cut the weights of a model and let its layers exchange. Weights become meta tensors.

@@ -28,10 +28,16 @@ def embed(weight_VD: Tensor, ids_BT: Tensor, first_id: int) -> Tensor:
 
 
 def token_losses(
-    logits_BTV: Tensor, targets_BT: Tensor, first_id: int, group: dist.ProcessGroup
-) -> Tensor:
-    """Nats of each target, losses_BT, in float32 or better; 0 if ignored. Equal everywhere."""
-    return cast(Tensor, _TokenLosses.apply(precise(logits_BTV), targets_BT, first_id, group))
+    logits_BTV: Tensor,
+    targets_BT: Tensor,
+    z_loss: float = 0.0,
+    *,
+    first_id: int,
+    group: dist.ProcessGroup,
+) -> tuple[Tensor, Tensor]:
+    """(learnt_BT, losses_BT) as `llm_core.model.loss.token_losses`. Equal everywhere."""
+    found = _TokenLosses.apply(precise(logits_BTV), targets_BT, z_loss, first_id, group)
+    return cast(tuple[Tensor, Tensor], found)
 
 
 def _rows(ids: Tensor, first_id: int, num_here: int) -> tuple[Tensor, Tensor]:
@@ -44,8 +50,13 @@ def _rows(ids: Tensor, first_id: int, num_here: int) -> tuple[Tensor, Tensor]:
 class _TokenLosses(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits_BTV: Tensor, targets_BT: Tensor, first_id: int, group: dist.ProcessGroup
-    ) -> Tensor:
+        ctx: Any,
+        logits_BTV: Tensor,
+        targets_BT: Tensor,
+        z_loss: float,
+        first_id: int,
+        group: dist.ProcessGroup,
+    ) -> tuple[Tensor, Tensor]:
         largest_BT = logits_BTV.amax(dim=-1)
         dist.all_reduce(largest_BT, op=dist.ReduceOp.MAX, group=group)
         # By the same number on all processes, so that their exponentials add up.
@@ -58,15 +69,23 @@ class _TokenLosses(torch.autograd.Function):
         dist.all_reduce(sums, group=group)
         normalizer_BT, target_BT = sums
         counted_BT = targets_BT != IGNORED
+        log_BT = normalizer_BT.log()
+        losses_BT = (log_BT - target_BT) * counted_BT
+        normalizers_BT = (log_BT + largest_BT) * counted_BT
         ctx.save_for_backward(
-            exponentials_BTV.div_(normalizer_BT[..., None]), rows_BT, here_BT, counted_BT
+            exponentials_BTV.div_(normalizer_BT[..., None]),
+            rows_BT,
+            here_BT,
+            counted_BT,
+            1 + 2 * z_loss * normalizers_BT,
         )
-        return (normalizer_BT.log() - target_BT) * counted_BT
+        ctx.mark_non_differentiable(losses_BT)
+        return losses_BT + z_loss * normalizers_BT.square(), losses_BT
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        probabilities_BTV, rows_BT, here_BT, counted_BT = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        probabilities_BTV, rows_BT, here_BT, counted_BT, slopes_BT = ctx.saved_tensors
         grad_BT1 = (grads[0] * counted_BT)[..., None]
-        grad_BTV = probabilities_BTV * grad_BT1
+        grad_BTV = probabilities_BTV * (grad_BT1 * slopes_BT[..., None])
         grad_BTV.scatter_add_(-1, rows_BT[..., None], -grad_BT1 * here_BT[..., None])
-        return grad_BTV, None, None, None
+        return grad_BTV, None, None, None, None

@@ -29,6 +29,7 @@ from llm_core.planner.weights import (
     Coordinates,
     block_shapes,
     held_weights,
+    num_replicas,
     shard_ranks,
     state_bytes,
 )
@@ -47,6 +48,8 @@ FORWARD_SHARE = 0.85
 UPDATE_BYTES = 12
 """Moved per weight by an optimizer: weight and gradient read, the weight written. Its state is read
 and written besides."""
+COPIED_BYTES = 8
+"""Moved per weight to put its gradient into the bucket in which it is summed, or back."""
 ZERO1_BUCKET = 1 << 24
 """Numbers that ZeRO-1 gathers at once (llm_core.parallel.zero)."""
 MAX_RANKS = 16
@@ -108,6 +111,7 @@ class TimePlan:
     host_s: float
     """Waiting for operations to be launched."""
     optimizer_s: float
+    """Updating weights, and copying gradients to where they are summed."""
     exposed_s: float
     """Waiting for other processes' data."""
     bubble_s: float
@@ -247,7 +251,11 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     updated = states.weights / 4
     if parallel.kind == "zero1":
         updated /= shard_ranks(parallel)
-    optimizer_s = (updated * UPDATE_BYTES + 2 * states.optimizer) / memory_rate
+    moved = updated * UPDATE_BYTES + 2 * states.optimizer
+    if not parallel.shards_weights and num_replicas(parallel) > 1:
+        # DDP leaves sums in its buckets, a pipeline takes them back.
+        moved += (2 if parallel.pp > 1 else 1) * COPIED_BYTES * states.weights / 4
+    optimizer_s = moved / memory_rate
     busy_s = m * (one.forward_s + one.backward_s)
     bubble_frac = bubble_share(parallel, m)
     return TimePlan(

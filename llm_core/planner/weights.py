@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
+from llm_core.optim.groups import has_frozen, is_trained
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.cuts import cut_dim, part_of
 
@@ -54,6 +56,8 @@ class Held:
     name: str
     shape: Shape
     count: int = 1
+    is_frozen: bool = False
+    """Without gradient and optimizer state."""
 
     @property
     def numel(self) -> int:
@@ -99,25 +103,35 @@ def _linear(name: str, rows: int, columns: int, bias: bool) -> dict[str, Shape]:
 
 
 def held_weights(
-    model: ModelConfig, parallel: ParallelConfig, at: Coordinates = Coordinates()
+    model: ModelConfig,
+    parallel: ParallelConfig,
+    at: Coordinates = Coordinates(),
+    trains: Callable[[str], bool] | None = None,
 ) -> list[Held]:
     """What this process computes with: its layers, and its part of each of their weights.
 
-    The last stage of a pipeline has a tied head of its own.
+    The last stage of a pipeline has a tied head of its own. trains: whether the weight of a name is
+    trained; None: all are.
     """
     outside = weights_outside(model)
     if parallel.pp > 1 and model.tied_embeddings:
         outside["head.weight"] = outside["embedding.weight"]
-    plan, num_layers = parallel.plan(model.num_layers), model.num_layers
+    plan, layers = parallel.plan(model.num_layers), list(range(model.num_layers))
     if plan is not None:
         outside = {n: shape for n, shape in outside.items() if plan.has_weight(at.stage, n)}
-        num_layers = sum(len(plan.layers_of(stage)) for stage in plan.stages_of(at.stage))
-    counted = [(n, shape, 1) for n, shape in outside.items()]
-    counted += [(n, shape, num_layers) for n, shape in block_shapes(model).items()]
-    return [
-        Held(name, _tensor_part(name, shape, at.tensor, parallel.tp), count)
-        for name, shape, count in counted
-    ]
+        layers = [n for stage in plan.stages_of(at.stage) for n in plan.layers_of(stage)]
+    found = []
+    for name, shape in outside.items():
+        source = "embedding.weight" if model.tied_embeddings and name == "head.weight" else name
+        frozen = trains is not None and not trains(source)
+        found.append(Held(name, _tensor_part(name, shape, at.tensor, parallel.tp), 1, frozen))
+    for name, shape in block_shapes(model).items():
+        part = _tensor_part(name, shape, at.tensor, parallel.tp)
+        num_trained = sum(trains is None or trains(f"blocks.{n}.{name}") for n in layers)
+        for count, is_frozen in ((num_trained, False), (len(layers) - num_trained, True)):
+            if count:
+                found.append(Held(name, part, count, is_frozen))
+    return found
 
 
 def _tensor_part(name: str, shape: Shape, rank: int, size: int) -> Shape:
@@ -147,14 +161,19 @@ def state_bytes(
     at: Coordinates = Coordinates(),
 ) -> StateBytes:
     """Of one process, exact to the byte."""
-    held, size = held_weights(model, parallel, at), shard_ranks(parallel)
+    trains = partial(is_trained, config=optim) if has_frozen(optim) else None
+    held, size = held_weights(model, parallel, at, trains), shard_ranks(parallel)
     mine = [
         replace(each, shape=(len(part_of(each.shape[0], at.replica % size, size)), *each.shape[1:]))
         for each in held
     ]
-    kept = sum(each.numel for each in (mine if parallel.shards_weights else held))
-    optimizer = sum(each.count * _optimizer_bytes(each, optim) for each in mine)
-    return StateBytes(MASTER_BYTES * kept, MASTER_BYTES * kept, optimizer)
+    kept = mine if parallel.shards_weights else held
+    weights, trained = (
+        MASTER_BYTES * sum(each.numel for each in some)
+        for some in (kept, [each for each in kept if not each.is_frozen])
+    )
+    optimizer = sum(e.count * _optimizer_bytes(e, optim) for e in mine if not e.is_frozen)
+    return StateBytes(weights, trained, optimizer)
 
 
 def _optimizer_bytes(mine: Held, optim: OptimConfig) -> int:

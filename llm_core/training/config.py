@@ -101,6 +101,8 @@ class TrainConfig(ComputeConfig):
             )
         if not 0 < self.grace_s < math.inf:
             raise ConfigError(f"grace_s ({self.grace_s}) must be seconds above 0; try 120")
+        if self.z_loss < 0:
+            raise ConfigError(f"z_loss ({self.z_loss}) must not be negative; PaLM has 1e-4")
         if self.validate_every < 0:
             raise ConfigError(
                 f"validate_every ({self.validate_every}) must not be negative; 0 validates after"

@@ -120,8 +120,8 @@ def accumulate_gradients(
     ranks: Ranks,
     by_source: SourceSums | None = None,
 ) -> Tensor:
-    """Add the gradient of the summed loss / `count` of this rank's rows, and give that loss as a
-    float64 scalar.
+    """Add the gradient of the summed loss / `count` of this rank's rows, and give that loss, of
+    nats alone, as a float64 scalar.
 
     count: targets of the whole global batch; losses are divided before backward, so ranks only ever
     add. by_source: gets the losses of this rank's tokens.
@@ -140,16 +140,15 @@ def accumulate_gradients(
         piece = slice(begin, begin + size)
         with last_micro_batch(layout, begin + size >= len(ids_BT)):
             with cast():
-                nats, losses_BT = layout.model(
+                learnt, losses_BT = layout.model(
                     ids_BT[piece],
                     targets_BT=targets_BT[piece],
                     **{name: value[piece] for name, value in rows.items()},
                 )
-            micro_loss = nats / count
-            micro_loss.backward()
+            (learnt / count).backward()
         if by_source is not None:
             by_source.add(losses_BT, by_source.sources_BT[piece])
-        loss += micro_loss.detach()
+        loss += losses_BT.sum() / count
     finish_gradients(layout)
     return loss
 

@@ -32,6 +32,7 @@ from llm_core.device import device_name, memory_bytes, set_threads
 from llm_core.huggingface.export import read_weights
 from llm_core.huggingface.growth import read_grown_weights
 from llm_core.optim.build import build_optimizer
+from llm_core.optim.groups import is_trained
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
@@ -266,25 +267,43 @@ def resume(
 ) -> tuple[Layout, Optimizer, int]:
     """Model and optimizer filled from the newest checkpoint, and the step they stand at."""
     train = config.train
-    layout = build_layout(config.model, config.parallel, train, ranks, config.memory, fill=False)
+    layout = build_layout(
+        config.model,
+        config.parallel,
+        train,
+        ranks,
+        config.memory,
+        fill=False,
+        trains=lambda name: is_trained(name, config.optim),
+    )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
+    has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
+    if has_frozen:  # which are in no checkpoint
+        fill(layout, config)
     start = checkpoints.load(layout, optimizer, train.restart)
     if start > train.num_steps:
         raise ConfigError(
             f"train.num_steps ({train.num_steps}) must not be below the newest checkpoint, step"
             f" {start} in {workdir}; set it to {start} or more, or use another work directory"
         )
-    if start == 0 and train.init_from is not None:
-        read = read_grown_weights if train.init_vocab == "grow" else read_weights
-        write_weights(layout, read(train.init_from, config.model))
-    elif start == 0:
-        initialize(layout, train.seed)
+    if start == 0 and not has_frozen:
+        fill(layout, config)
     if metrics:
         metrics.cut(start)
         if 0 < start < train.num_steps:
             what = f"resumes from the checkpoint of step {start}, on {ranks.world} processes"
             metrics.tell("resumed", start, what)
     return layout, optimizer, start
+
+
+def fill(layout: Layout, config: RunConfig) -> None:
+    """Give the model the weights that the run begins with."""
+    train = config.train
+    if train.init_from is None:
+        initialize(layout, train.seed)
+        return
+    read = read_grown_weights if train.init_vocab == "grow" else read_weights
+    write_weights(layout, read(train.init_from, config.model))
 
 
 def padded_bytes_per_token(config: RunConfig) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -94,6 +95,15 @@ class EvaluateConfig:
             raise ConfigError(
                 f"context_tokens ({self.context_tokens}) must be less than window_tokens"
                 f" ({self.window_tokens}); try {self.window_tokens // 2}"
+            )
+
+    def require_backend(self) -> None:
+        """Raise ConfigError where the evaluation harness is asked for and not installed: on the
+        machine that scores, which need not be the one that composed the run."""
+        if self.backend == "lm_eval" and find_spec("lm_eval") is None:
+            raise ConfigError(
+                "evaluate.backend (lm_eval) needs the package lm-eval; install textmill[lm-eval],"
+                " or use own"
             )
 
 

@@ -20,11 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_core.config import ConfigError
 from tasks.evaluation.beside import (
     beside_folder,
     beside_suites,
@@ -67,16 +65,6 @@ if TYPE_CHECKING:
     from tasks.tokenizer.encoder import Tokenizer
 
 
-def check_harness() -> None:
-    """Raises ConfigError where the evaluation harness is not installed: on the machine that scores,
-    which need not be the one that composed the run."""
-    if find_spec("lm_eval") is None:
-        raise ConfigError(
-            "evaluate.backend (lm_eval) needs the package lm-eval; install textmill[lm-eval], or"
-            " use own"
-        )
-
-
 def evaluate_model(
     documents: Artifact,
     tokenizer: Artifact,
@@ -98,8 +86,7 @@ def evaluate_model(
     from tasks.tokenizer.encoder import load_tokenizer
 
     scoring, generation = config.evaluate, config.generate
-    if scoring.backend == "lm_eval":
-        check_harness()
+    scoring.require_backend()
     ranks, replicas = scoring.tensor_parallel, scoring.data_parallel
     with open_models(ranks, scoring.device, data_parallel=replicas) as models:
         # One process compares types; several load the one they score in.

@@ -13,12 +13,14 @@ GOOGLE_APPLICATION_CREDENTIALS, STORAGE_EMULATOR_HOST, HF_TOKEN, HF_ENDPOINT, FS
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import os
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -178,8 +180,37 @@ def fetch(file: RemoteFile, cache: Path, where: str) -> Path:
     if version and target.exists():
         return target
     cache.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.part")
-    size = info.get("size")
+    with _alone_with(target.with_name(f"{target.name}.part")) as part:
+        if version and target.exists():  # another run has fetched it meanwhile
+            part.unlink()
+            return target
+        _fetch_version(file, info, part, where)
+        if info.get("contentEncoding") == "gzip" and file.place.suffix not in COMPRESSIONS:
+            _unpack(part, target, file.address, where)
+        else:
+            os.replace(part, target)
+    return target
+
+
+@contextmanager
+def _alone_with(part: Path) -> Iterator[Path]:
+    """Waits until no other run fetches into `part`, which is made where it is not."""
+    while True:
+        with part.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                is_there = os.path.samestat(os.fstat(lock.fileno()), part.stat())
+            except FileNotFoundError:
+                is_there = False
+            if is_there:  # whoever held it may have moved it to its place
+                yield part
+                return
+
+
+def _fetch_version(file: RemoteFile, info: Mapping[str, Any], part: Path, where: str) -> None:
+    """Fetch what the server said that the file is. Raises ConfigError where it is another by
+    now."""
+    version, size = _version(info), info.get("size")
     logger.info(
         "fetching %s%s", file.address, f", {size / 1e6:,.1f} MB" if size is not None else ""
     )
@@ -197,13 +228,9 @@ def fetch(file: RemoteFile, cache: Path, where: str) -> Path:
         raise ConfigError(
             f"{where}.paths: {file.address} was changed while it was fetched; run again"
         )
-    if info.get("contentEncoding") == "gzip" and file.place.suffix not in COMPRESSIONS:
-        _unpack(part, file.address, where)
-    os.replace(part, target)
-    return target
 
 
-def _unpack(part: Path, address: str, where: str) -> None:
+def _unpack(part: Path, target: Path, address: str, where: str) -> None:
     """Undo what a store has been told to undo for those who read it (Content-Encoding); pieces come
     as they are stored."""
     plain = part.with_name(f"{part.name}.plain")
@@ -217,7 +244,8 @@ def _unpack(part: Path, address: str, where: str) -> None:
             f"{where}.paths: {address} is not valid gzip, although its Content-Encoding says so;"
             " fix it"
         ) from error
-    os.replace(plain, part)
+    os.replace(plain, target)
+    part.unlink()
 
 
 def _fetch_into(file: RemoteFile, info: Mapping[str, Any], part: Path) -> None:

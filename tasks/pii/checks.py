@@ -16,13 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.definitions import pii_kinds as kinds
-from tasks.pii.phones import (
-    LARGEST,
-    are_international,
-    are_national,
-    are_planned,
-    phone_shapes,
-)
+from tasks.pii.phone_classes import are_international, are_national
+from tasks.pii.phones import LARGEST, are_planned, phone_shapes
 
 SOME = 1024
 """Telephone numbers that show whether most of a text come again. Finding those that differ takes as

@@ -30,42 +30,36 @@ Column = Any
 """A `pa.StringArray` of digits."""
 
 
-def are_international(numbers: np.ndarray) -> np.ndarray:
-    """Which numbers (int64, all digits after a +, country code first) are valid, as booleans."""
+def codes_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(country code or 0, digits) of numbers, int16 each. No number has fewer than two digits
+    behind its code."""
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
-    verdicts = np.zeros(len(numbers), np.bool_)
     sizes = np.searchsorted(_POWERS, numbers, "right")
     leading = numbers // _POWERS[np.maximum(sizes - 3, 0)]
     codes = np.zeros(1_000, np.int16)
     for code in COUNTRY_CODE_TO_REGION_CODE:
         width = 10 ** (3 - len(str(code)))
         codes[code * width : (code + 1) * width] = code
-    # No number has fewer than two digits behind its code.
-    found = np.where(sizes > 3, codes[leading], 0).astype(np.int16)
+    return np.where(sizes > 3, codes[leading], 0).astype(np.int16), sizes.astype(np.int16)
+
+
+def are_international(numbers: np.ndarray) -> np.ndarray:
+    """Which numbers (int64, all digits after a +, country code first) are valid, as booleans."""
+    verdicts = np.zeros(len(numbers), np.bool_)
+    found, sizes = codes_of(numbers)
     order = np.argsort(found, kind="stable")
     first = np.flatnonzero(np.diff(found[order], prepend=-1))
     for mine in np.split(order, first[1:]):
         code = int(found[mine[0]]) if len(mine) else 0
         if code == 0:
             continue
-        plan, code_digits = _plan(code), len(str(code))
+        plan, code_digits = plan_of(code), len(str(code))
         mine = mine[sizes[mine] >= code_digits + plan.min_digits]
         written = pa.array(numbers[mine]).cast(pa.string())
         rest = pc.utf8_slice_codeunits(written, code_digits)
-        verdicts[mine] = plan.are_valid(plan.stripped(rest))
+        verdicts[mine] = plan.are_valid(plan.own(rest))
     return verdicts
-
-
-def may_be_national(numbers: np.ndarray, shape: tuple[int, ...], region: str) -> np.ndarray:
-    """Which numbers (int64) begin as a region may write those in groups of these sizes, as
-    booleans. Quick, and rather yes than no."""
-    from phonenumbers import country_code_for_region
-
-    may = np.zeros(len(numbers), np.bool_)
-    for prefix in _plan(country_code_for_region(region)).beginnings(shape):
-        may |= numbers // _POWERS[sum(shape) - len(prefix)] == int(prefix or 0)
-    return may
 
 
 def are_national(digits: Column, shape: tuple[int, ...], region: str) -> np.ndarray:
@@ -74,7 +68,7 @@ def are_national(digits: Column, shape: tuple[int, ...], region: str) -> np.ndar
     from phonenumbers import country_code_for_region
 
     code = country_code_for_region(region)
-    main, home = _plan(code), _plan(code, region)
+    main, home = plan_of(code), plan_of(code, region)
     # A prefix for calls abroad, then the code; or the code alone, where that makes a valid number.
     abroad = _matches(digits, f"^(?:{home.abroad})[1-9]")
     coded = ~abroad & _matches(digits, f"^{code}")
@@ -89,7 +83,7 @@ def are_national(digits: Column, shape: tuple[int, ...], region: str) -> np.ndar
         (~abroad & ~coded, _pick(digits, ~abroad & ~coded), home),
     ):
         places = np.flatnonzero(chosen)
-        own = plan.stripped(rest)
+        own = plan.own(rest)
         valid = main.are_valid(own)
         places = places[valid]
         verdicts[places] = main.are_written(_pick(own, valid), _pick(digits, places), shape)
@@ -123,7 +117,14 @@ class Plan:
         sizes = [each.general_desc.possible_length[0] for each in of_regions.values()]
         self.min_digits = 0 if self._rule else min(sizes)
         """Digits of the shortest number that may be valid."""
+        longest = max(each.general_desc.possible_length[-1] for each in of_regions.values())
+        self.is_plain = not self._rule and (self._prefix or "0").isdigit()
+        """Whether a prefix can be taken off in one way alone."""
+        self.max_digits = longest + len(self._prefix or "") if self.is_plain else MAX_DIGITS
+        """Digits of the longest number that may be valid, with a prefix."""
         self._max_digits = plan.general_desc.possible_length[-1]
+        self._local = plan.general_desc.possible_length_local_only
+        self._possible = sorted({*plan.general_desc.possible_length} - {*self._local})
         self._regions = [
             (
                 each.leading_digits,
@@ -132,13 +133,33 @@ class Plan:
             )
             for each in of_regions.values()
         ]
-        first = of_regions[regions[0]]
+        self._code, self._first = str(code), of_regions[regions[0]]
+
+    @functools.cached_property
+    def _styles(self) -> tuple[list[_Format], ...]:
+        """Formats nationally, and behind the country code."""
+        first, code = self._first, self._code
         abroad = first.intl_number_format or first.number_format
-        self._styles = (
+        return (
             [_format(form, form.national_prefix_formatting_rule) for form in first.number_format]
             + [_unbroken("")],
-            [_format(form, code=str(code)) for form in abroad] + [_unbroken(str(code))],
+            [_format(form, code=code) for form in abroad] + [_unbroken(code)],
         )
+
+    def expressions(self, home: Plan, written: bool) -> tuple[list[str], list[str], list[str]]:
+        """What decides whether a number with the prefixes of a region (`home`) is valid and, where
+        asked, how it is written: expressions of whole numbers; of beginnings; of beginnings that a
+        prefix may be in several ways."""
+        whole = [home._general, *(e for _, *both in self._regions for e in both)]
+        begins = [leading for leading, _, _ in self._regions if leading]
+        if written:
+            begins += [form.leading for style in self._styles for form in style if form.leading]
+        prefix = home._prefix
+        if not prefix or not home.is_plain:
+            return whole, begins, [prefix] if prefix else []
+        # Behind a plain prefix is one rest, which the same expressions decide about.
+        behind = [[f"{prefix}(?:{each})" for each in some] for some in (whole, begins)]
+        return whole + behind[0], [*begins, *behind[1], prefix], []
 
     def are_viable(self, numbers: Column) -> np.ndarray:
         """Which numbers have the general form of the region, as booleans."""
@@ -168,6 +189,15 @@ class Plan:
         begins[begins] = taken
         return pc.replace_with_mask(numbers, pa.array(begins), _pick(rest, taken))
 
+    def own(self, numbers: Column) -> Column:
+        """Numbers as `stripped`, but whole where the rest has too few digits or those of a local
+        number."""
+        rest = self.stripped(numbers)
+        sizes = _sizes(rest)
+        fits = np.isin(sizes, self._possible)
+        fits |= self.are_too_long(rest) & ~np.isin(sizes, self._local)
+        return rest if fits.all() else pc.if_else(pa.array(fits), rest, numbers)
+
     def are_valid(self, numbers: Column) -> np.ndarray:
         """Which numbers some region of the code has, as booleans."""
         of_any = "|".join(kinds for _, kinds, _ in self._regions)
@@ -184,11 +214,6 @@ class Plan:
             begins[begins] = is_valid | bool(leading)
             left, places = _pick(left, ~begins), places[~begins]
         return verdicts
-
-    def beginnings(self, shape: tuple[int, ...]) -> set[str]:
-        """The digits that a format puts before numbers that it writes in groups of these sizes."""
-        formats = (form for style in self._styles for form in style)
-        return {form.parts()[0] for form in formats if shape in form.shapes.values()}
 
     def are_written(self, numbers: Column, digits: Column, shape: tuple[int, ...]) -> np.ndarray:
         """Which valid numbers are written as these digits in groups of these sizes, nationally or
@@ -224,14 +249,10 @@ class _Format:
     shapes: dict[int, tuple[int, ...]]
     """Sizes of the groups that are written, by the size of the number."""
 
-    def parts(self) -> tuple[str, str]:
-        """The digits before the first group of the rule, and the rest of it."""
-        groups = self.rule.lstrip("0123456789")
-        return self.rule.removesuffix(groups), groups
-
     def written(self, numbers: Column) -> Column:
         """Numbers as they are written, without what stands between the groups."""
-        prefix, groups = self.parts()
+        groups = self.rule.lstrip("0123456789")
+        prefix = self.rule.removesuffix(groups)
         in_order = "".join(f"\\{n + 1}" for n in range(re.compile(self.pattern).groups))
         if groups == in_order:
             return _replaced(numbers, "^", prefix) if prefix else numbers
@@ -264,7 +285,7 @@ def _unbroken(code: str) -> _Format:
 
 
 @functools.lru_cache(maxsize=512)
-def _plan(code: int, region: str = "") -> Plan:
+def plan_of(code: int, region: str = "") -> Plan:
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
     return Plan(code, region or COUNTRY_CODE_TO_REGION_CODE[code][0])

@@ -7,7 +7,8 @@ code share a plan. Behind a word that goes with telephones (`tasks.kernels.pii.l
 groups will do, and the plans of `LARGEST` count too. `phone_shapes` gives the groupings to the
 kernel, which passes few candidates. Cost: tens of microseconds a candidate, and verdicts are
 remembered, since real text has a few candidates a megabyte. Where there are many, as in text of
-nothing but numbers, `tasks.pii.phone_plans` judges them in a microsecond.
+nothing but numbers, `tasks.pii.phone_classes` asks for one of each class, and
+`tasks.pii.phone_plans` judges in a microsecond.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tasks.pii import phone_plans
 MAX_REMEMBERED = 1 << 16
 """Verdicts of each function; one takes some 200 bytes."""
 
-MANY = 32
+MANY = 128
 """How many numbers are judged together; fewer take longer to prepare than to judge one by one."""
 
 LARGEST = (
@@ -53,13 +54,12 @@ def are_national(numbers: np.ndarray, shape: Shape, regions: Sequence[str]) -> n
     """`is_national` in one of the regions, of numbers (int64), as booleans."""
     verdicts = np.zeros(len(numbers), np.bool_)
     for region in regions:
-        if shape not in _shapes_of(region):
+        if shape not in shapes_of(region):
             continue
         left = np.flatnonzero(~verdicts)
         if len(left) < MANY:
             verdicts[left] = [is_national(n, shape, region) for n in numbers[left].tolist()]
         else:
-            left = left[phone_plans.may_be_national(numbers[left], shape, region)]
             digits = pc.utf8_lpad(pa.array(numbers[left]).cast(pa.string()), sum(shape), "0")
             verdicts[left] = phone_plans.are_national(digits, shape, region)
     return verdicts
@@ -79,7 +79,7 @@ def is_international(number: int) -> bool:
 @functools.lru_cache(maxsize=MAX_REMEMBERED)
 def is_national(number: int, shape: Shape, region: str) -> bool:
     """Whether digits in groups are a valid number of the region, and grouped as it groups them."""
-    if shape not in _shapes_of(region):
+    if shape not in shapes_of(region):
         return False
     import phonenumbers
     from phonenumbers import PhoneNumberFormat
@@ -137,13 +137,13 @@ def _plans(regions: tuple[str, ...]) -> str:
 def phone_shapes(regions: tuple[str, ...]) -> tuple[Shape, ...]:
     """How these regions group the digits of telephone numbers, nationally and with the country
     code, sorted."""
-    shapes = sorted({shape for region in regions for shape in _shapes_of(region)})
+    shapes = sorted({shape for region in regions for shape in shapes_of(region)})
     assert len(shapes) <= MAX_PHONE_SHAPES
     return tuple(shapes)
 
 
 @functools.cache
-def _shapes_of(region: str) -> frozenset[Shape]:
+def shapes_of(region: str) -> frozenset[Shape]:
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE, PhoneMetadata, country_code_for_region
 
     # Regions that share a country code are written as the first of them says.

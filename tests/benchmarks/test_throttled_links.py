@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.engine.layouts import MODELS, candidates, throttle
+from benchmarks.engine.layouts import MODELS, candidates, select, throttle
 from llm_core.planner.hardware import HardwareConfig
 from tests.support.distributed.processes import run_program
 
@@ -26,3 +29,20 @@ def test_layouts_of_every_kind_are_held_against_each_other(name: str) -> None:
     degrees = {(p.pp, p.tp, p.dp) for p in (one.work.parallel for one in found)}
     assert degrees >= {(4, 1, 1), (1, 4, 1), (1, 1, 4), (2, 2, 1), (2, 1, 2), (1, 2, 2)}
     assert len({one.name for one in found}) == len(found) > 50
+
+
+@given(top=st.integers(0, 60), sample=st.integers(0, 60))
+def test_a_selection_has_the_first_layouts_and_some_of_every_predicted_time(
+    top: int, sample: int
+) -> None:
+    ranked = candidates("wide", throttle(CPU, 2.0, 10.0))
+    found = select(ranked, top, sample)
+    assert found[:top] == ranked[:top]
+    others = [ranked.index(one) for one in found[top:]]
+    assert len(found) == min(len(ranked), top + sample) and others == sorted(set(others))
+    # No run of layouts goes unseen: gaps are of equal length, but for rounding.
+    edges = [min(top, len(ranked)) - 1, *others, len(ranked)]
+    gaps = [later - one for one, later in itertools.pairwise(edges)]
+    if others:
+        length = (len(ranked) - top) / len(others)
+        assert max(gaps) <= length + 1

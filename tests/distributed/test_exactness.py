@@ -7,14 +7,24 @@ from dataclasses import replace
 import pytest
 
 from llm_core.memory.config import MemoryConfig
-from tests.support.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes, rows_for
+from tests.support.distributed.cases import (
+    FROZEN,
+    LAYOUTS,
+    Case,
+    Problem,
+    layout,
+    micro_sizes,
+    rows_for,
+)
 from tests.support.distributed.matrix import Run, failures, from_plain, to_plain, whole_matrix
 from tests.support.distributed.processes import run_program
 
 IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
+    Run(Case(layout(4, "fsdp", tp=2), FROZEN[0], 1)),
+    Run(Case(layout(4, "zero1", pp=2), FROZEN[0], 1), layout(4, "fsdp", tp=2)),
     Run(Case(layout(4, "zero1"), Problem(vocab=64, state_in="disk"), 2)),
-    Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle", optim="adafactor"), 4)),
+    Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle", optim="adafactor", z_loss=0.1), 4)),
     Run(
         Case(
             layout(4, "fsdp", tp=2),
@@ -37,7 +47,7 @@ FAST = [
     Run(
         Case(
             layout(4, "ddp", pp=2, tp=2, pp_schedule="naive"),
-            IDLE,
+            replace(IDLE, z_loss=0.1),
             2,
             MemoryConfig("selective", loss_chunk_tokens=7),
         )

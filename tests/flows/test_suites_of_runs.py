@@ -6,6 +6,8 @@ import pytest
 
 from flows.compose import compose
 from llm_core.config import ConfigError
+from tasks.evaluation import config as evaluation
+from tests.flows.conftest import RunCli
 from tests.support.data.written_suites import question, write_suite
 
 ITEMS = [question("a", "1 + 1 =", ["2", "3"], 0)]
@@ -33,3 +35,14 @@ def test_an_unfit_suite_is_an_error_before_anything_runs(tmp_path: Path) -> None
     stages = compose([f"suites.folders=[{folder}]"]).stages
     with pytest.raises(ConfigError, match="from 0 to 1"):
         stages["evaluate"].input_files()
+
+
+def test_a_backend_that_is_not_installed_is_an_error_before_anything_runs(
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "find_spec", lambda _: None)
+    asked = ["run", "run=demo", "evaluate.backend=lm_eval"]
+    compose(asked[1:])  # another machine may have it
+    result = run_cli(*asked)
+    assert result["code"] == 2 and "needs the package lm-eval; install textmill" in result["err"]
+    assert "ingest" not in result["err"] + result["out"]

@@ -82,8 +82,8 @@ class Pipeline:
         by_source: SourceSums | None = None,
         **rows: Tensor,
     ) -> Tensor:
-        """Gradients of (summed loss / count) over all ranks; this process's share of the loss, 0
-        but on the last stage.
+        """Gradients of (summed loss / count) over all ranks; this process's share of the loss, of
+        nats alone, 0 but on the last stage.
 
         by_source: gets the losses of each token, on the last stage.
         rows: keywords of the model with one row per row of ids, as positions_BT and documents_BK.
@@ -94,32 +94,30 @@ class Pipeline:
         handed_on = targets_BT if by_source is None else by_source.sources_BT
         at_once = 1 if self.plan.schedule == "naive" else num_micro_batches
         schedule = self._schedule(at_once)
-        losses: list[Tensor] = []
         size = len(ids_BT) // (num_micro_batches // at_once)
         for begin in range(0, len(ids_BT), size):
             piece = slice(begin, begin + size)
-            found: list[Tensor] = []
             schedule.step(
                 *([ids_BT[piece]] if 0 in self.parts else []),
                 target=handed_on[piece] if self.is_last else None,
-                losses=found if self.is_last else None,
                 return_outputs=False,
                 targets_BT=targets_BT[piece],
                 **{name: value[piece] for name, value in rows.items()},
             )
-            losses += found
+        # The last ones: from torch 2.13 on, a schedule first tries how its stages fit together,
+        # with losses of their own.
+        found = self._found[-num_micro_batches:]
         if by_source is not None:
-            # The last ones: from torch 2.13 on, a schedule first tries how its stages fit together,
-            # with losses of their own.
-            for losses_BT, sources_BT in self._found[-num_micro_batches:]:
+            for losses_BT, sources_BT in found:
                 by_source.add(losses_BT, sources_BT)
         if self.replicas is not None:
             # DDP's hooks would not see the split backward of zero bubble.
-            sum_over([_local(p.grad) for p in self.model.parameters()], self.replicas, self.device)
+            trained = [p for p in self.model.parameters() if p.requires_grad]
+            sum_over([_local(p.grad) for p in trained], self.replicas, self.device)
         self._sum_copies()
-        if not losses:
+        if not found:
             return torch.zeros((), dtype=torch.float64, device=self.device)
-        return torch.stack([loss.detach().double() for loss in losses]).sum()
+        return torch.stack([(losses_BT.sum() / count).double() for losses_BT, _ in found]).sum()
 
     @torch.no_grad()
     def forward(self, ids_BT: Tensor, targets_BT: Tensor, **rows: Tensor) -> Tensor | None:
@@ -148,12 +146,15 @@ class Pipeline:
             return
         first, last = self.plan.owner_of(0), self.plan.owner_of(self.plan.num_stages - 1)
         rank = dist.get_rank(self.group)
+        end = self.model.embedding if rank == first else self.model.head
+        if rank in (first, last) and not end.weight.requires_grad:
+            return
         if first == last == rank:
             ends = self.model.embedding, self.model.head
             one, other = (_local(end.weight.grad) for end in ends)
             other.copy_(one.add_(other))
         elif rank in (first, last):
-            mine = _local((self.model.embedding if rank == first else self.model.head).weight.grad)
+            mine = _local(end.weight.grad)
             theirs = torch.empty_like(mine)
             peer = last if rank == first else first
             sends = dist.P2POp(dist.isend, mine.contiguous(), group=self.group, group_peer=peer)
@@ -183,9 +184,9 @@ class Pipeline:
         return self._schedules[num_micro_batches]
 
     def _share_of_loss(self, out: tuple[Tensor, Tensor], handed_on_BT: Tensor) -> Tensor:
-        nats, losses_BT = out
+        learnt, losses_BT = out
         self._found.append((losses_BT.detach(), handed_on_BT))
-        return nats / self._count
+        return learnt / self._count
 
 
 def _local(grad: Tensor | None) -> Tensor:

@@ -30,8 +30,8 @@ CPU = torch.device("cpu")
 
 def test_a_record_says_what_was_measured_and_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(operations.SQUARE, "cpu", 128)
-    watch = operations.Stopwatch(CPU, 0.01, 1 << 20)
-    found = record(measure(WORK, Ranks(0, 1, CPU), watch, 0.01), {})
+    watch = operations.Stopwatch(Ranks(0, 1, CPU), 0.01, 1 << 20)
+    found = record(measure(WORK, watch, 0.01), {})
     hardware = build(HardwareConfig, found["hardware"])
     assert not hardware.launches_ahead and hardware.launch_ms > 0
     assert hardware.memory_gb > 0 and hardware.links == {}

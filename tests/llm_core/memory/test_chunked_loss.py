@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -19,9 +20,11 @@ DIM, VOCAB = 8, 51
 TOLERANCE = 1e-12
 
 
-def whole(head: nn.Module, hidden_BTD: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
-    losses_BT = token_losses(head(hidden_BTD), targets_BT)
-    return losses_BT.sum(), losses_BT.detach()
+def whole(
+    head: nn.Module, hidden_BTD: Tensor, targets_BT: Tensor, z_loss: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    learnt_BT, losses_BT = token_losses(head(hidden_BTD), targets_BT, z_loss)
+    return learnt_BT.sum(), losses_BT
 
 
 def inputs(
@@ -54,13 +57,15 @@ def worst(expected: list[Tensor], found: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(expected, found, strict=True))
 
 
-@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 40))
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 40), st.sampled_from([0.0, 0.3]))
 @settings(max_examples=40, deadline=None)
 def test_chunked_loss_and_gradients_are_those_of_whole_logits(
-    rows: int, tokens: int, chunk: int
+    rows: int, tokens: int, chunk: int, z_loss: float
 ) -> None:
     values = inputs(rows, tokens)
-    assert worst(gradients(whole, *values), gradients(ChunkedHeadLoss(chunk), *values)) < TOLERANCE
+    chunked = ChunkedHeadLoss(chunk, partial(token_losses, z_loss=z_loss))
+    expected = gradients(partial(whole, z_loss=z_loss), *values)
+    assert worst(expected, gradients(chunked, *values)) < TOLERANCE
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -141,12 +146,12 @@ def test_bfloat16_products_follow_those_of_whole_logits_and_add_up_in_float32() 
 def test_a_cross_entropy_that_is_given_takes_the_place_of_ours() -> None:
     head, hidden, targets = inputs()
 
-    def softer(logits: Tensor, targets: Tensor) -> Tensor:
+    def softer(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return token_losses(logits / 2, targets)
 
     def plain(head: nn.Module, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        losses = softer(head(hidden), targets)
-        return losses.sum(), losses.detach()
+        learnt, losses = softer(head(hidden), targets)
+        return learnt.sum(), losses
 
     assert (
         worst(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,3 +75,15 @@ def test_the_peak_of_memory_is_within_3_percent(case: tuple[Any, ...]) -> None:
 def test_the_time_of_a_step_is_within_15_percent(case: tuple[Any, ...]) -> None:
     found = plan_time(work(*case[:5]), H200).step_s * 1e3
     assert found == pytest.approx(case[6], rel=0.15)
+
+
+@pytest.mark.parametrize(("kernels", "tokens_per_s"), [("triton", 39_600), ("quack", 44_000)])
+def test_the_speed_of_a_row_of_32768_tokens_is_within_15_percent(
+    kernels: str, tokens_per_s: float
+) -> None:
+    """Compiled, by cuDNN's attention and by FlashAttention-4; see docs/lab-notes/engine.md."""
+    row = work("m", "selective", True, "bf16", kernels)
+    train = replace(row.train, seq_len=32768, global_batch_sequences=2, micro_batch_sequences=1)
+    memory = MemoryConfig(recompute="selective", loss_chunk_tokens=2048)
+    row = replace(row, train=train, model=replace(row.model, max_seq_len=32768), memory=memory)
+    assert 65536 / plan_time(row, H200).step_s == pytest.approx(tokens_per_s, rel=0.15)

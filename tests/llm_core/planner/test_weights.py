@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from llm_core.model.config import ComputeConfig, ModelConfig
 from llm_core.optim.build import build_optimizer
-from llm_core.optim.config import OptimConfig
+from llm_core.optim.config import GroupRule, OptimConfig
+from llm_core.optim.groups import is_trained
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.places import local, whole_shapes
@@ -41,12 +43,19 @@ def held_bytes(
     with as_process(rank, parallel) as ranks, pytest.MonkeyPatch.context() as patch:
         if without_memory:
             patch.setattr(torch.nn.Module, "to_empty", lambda module, device: module)
-        built = build_layout(model, parallel, ComputeConfig(), ranks, fill=False)
+        trains = partial(is_trained, config=optim)
+        built = build_layout(model, parallel, ComputeConfig(), ranks, fill=False, trains=trains)
         assert without_memory == all(local(w.data).is_meta for w in built.bare.parameters())
         optimizer = build_optimizer(built, optim)
-        weights = sum(local(weight.data).nbytes for weight in built.bare.parameters())
+        weights, trained = (
+            sum(local(weight.data).nbytes for weight in some)
+            for some in (
+                built.bare.parameters(),
+                [weight for weight in built.bare.parameters() if weight.requires_grad],
+            )
+        )
         state = sum(state.piece.nbytes for method in optimizer.methods for state in method.states())
-    return StateBytes(weights, weights, state)
+    return StateBytes(weights, trained, state)
 
 
 @pytest.mark.parametrize("parallel", LAYOUTS, ids=layout_name)
@@ -72,6 +81,31 @@ def test_each_optimizer_keeps_the_predicted_state(kind: str, parallel: ParallelC
         assert state_bytes(model, optim, parallel, place) == held_bytes(
             model, optim, parallel, rank
         )
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        layout(1, "none"),
+        layout(3, "zero1"),
+        layout(3, "fsdp"),
+        layout(4, "ddp", tp=2),
+        layout(4, "zero1", pp=2),
+    ],
+    ids=layout_name,
+)
+def test_frozen_weights_have_neither_gradients_nor_state(parallel: ParallelConfig) -> None:
+    model = Problem(layers=4).model()
+    rules = (
+        GroupRule(r"^embedding|blocks\.1\.ffn", lr_factor=0),
+        GroupRule("qkv", lr_factor=2),
+        GroupRule("norm", lr_factor=0),
+    )
+    optim = OptimConfig(lr=1e-3, groups=rules)
+    for rank, place in enumerate(every_process(parallel)):
+        found = state_bytes(model, optim, parallel, place)
+        assert found == held_bytes(model, optim, parallel, rank)
+        assert found.gradients < found.weights
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt2"])

@@ -34,6 +34,9 @@ class Problem:
     dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
     optim: OptimizerKind = "adamw"
     state_in: Literal["device", "host", "disk"] = "device"
+    z_loss: float = 0.0
+    frozen: str = ""
+    """Pattern of the names of weights that are not trained; empty: all are."""
     kernels: Literal["torch", "triton"] = "torch"
     """triton: by Triton's interpreter, in float32 or less; one process has torch's."""
 
@@ -160,10 +163,11 @@ VARIED = [
     for vocab, tied, masks in itertools.product((64, 51), (True, False), ("uneven", "idle"))
 ]
 FAMILIES = [
-    Problem(family=family, tied=family == "gpt2", packed=family != "gpt2")
-    for family in ("qwen2", "qwen3", "gpt2")
+    Problem(family=family, tied=family == "gpt2", packed=family != "gpt2", z_loss=z_loss)
+    for family, z_loss in (("qwen2", 0.0), ("qwen3", 0.1), ("gpt2", 0.0))
 ]
 
+FROZEN = [Problem(frozen=r"^embedding|\.attention\.qkv\.|norm", tied=False)]
 OPTIMIZERS = [Problem(optim=kind, tied=kind == "muon") for kind in get_args(OptimizerKind)[1:]]
 OFFLOADED = [Problem(state_in="disk"), Problem(state_in="disk", optim="lion", tied=False)]
 
@@ -222,6 +226,16 @@ def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
 MATRIX = [case for parallel in LAYOUTS for case in cases_of(parallel, VARIED)]
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[::2]]
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS + OFFLOADED)[::2]]
+FEW = [
+    LAYOUTS[0],
+    *(layout(4, kind) for kind in ("ddp", "zero1", "fsdp")),
+    *(layout(4, "ddp", tp=2, sequence_parallel=sequence) for sequence in (True, False)),
+    layout(4, "fsdp", tp=2),
+    layout(4, "ddp", pp=2, tp=2),
+    layout(4, "ddp", cp=2, tp=2),
+]
+"""Each axis, and pairs of them."""
+MATRIX += [case for parallel in FEW for case in cases_of(parallel, FROZEN)[::2]]
 SINGLES = [
     case
     for parallel in LAYOUTS

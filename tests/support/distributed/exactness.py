@@ -27,7 +27,8 @@ from llm_core.data.sources import NO_SOURCE
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.optim import offload
 from llm_core.optim.build import build_optimizer
-from llm_core.optim.config import MuonConfig, OptimConfig
+from llm_core.optim.config import GroupRule, MuonConfig, OptimConfig
+from llm_core.optim.groups import is_trained
 from llm_core.optim.guard import StepReport
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
@@ -76,6 +77,7 @@ def optim_of(problem: Problem) -> OptimConfig:
         kind=problem.optim,
         muon=MuonConfig(dtype="fp32"),
         state_in=problem.state_in,
+        groups=(GroupRule(problem.frozen, lr_factor=0),) if problem.frozen else (),
     )
 
 
@@ -94,6 +96,7 @@ def make_trainer(
         micro_batch_sequences=micro,
         dtype="fp32" if problem.dtype == "fp64" else problem.dtype,
         kernels=problem.kernels,
+        z_loss=problem.z_loss,
         seed=7,
         data=DataConfig(mask_documents=problem.packed),
     )
@@ -111,7 +114,8 @@ def make_trainer(
     validation = ValidationSet(
         ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None
     )
-    layout = build_layout(config.model, parallel, train, ranks, memory)
+    trains = functools.partial(is_trained, config=config.optim)
+    layout = build_layout(config.model, parallel, train, ranks, memory, trains=trains)
     optimizer = build_optimizer(layout, config.optim, train.dtype, scratch=folder)
     checkpoints = Checkpoints(folder, ranks)
     return Trainer(
@@ -161,8 +165,8 @@ def gradients_into(found: Found, trainer: Trainer) -> Iterator[None]:
 
 
 def gradient_of(weight: torch.nn.Parameter) -> Tensor:
-    assert weight.grad is not None
-    return weight.grad
+    assert (weight.grad is None) != weight.requires_grad
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
 def differences(expected: Found, found: Found) -> dict[str, float]:
@@ -178,7 +182,7 @@ def differences(expected: Found, found: Found) -> dict[str, float]:
             # Of a step without targets all is zero.
             errors = {kind: float((other - value).abs().max() / (value.abs().max() or 1))}
         if kind == "gradient":
-            errors["gradient_norm"] = float((other - value).norm() / value.norm())
+            errors["gradient_norm"] = float((other - value).norm() / (value.norm() or 1))
         for kind, error in errors.items():
             # A NaN is not a small difference, and max() may drop it.
             worst[kind] = max(worst.get(kind, 0.0), error if error == error else float("inf"))

@@ -15,11 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from llm_core.config import ConfigError, build
 from llm_core.huggingface.export import load_model
 from llm_core.infer.bits_per_byte import score_documents
 from llm_core.model.transformer import Transformer
-from tasks.evaluation import stage as stage_module
 from tasks.evaluation.config import (
     EvaluateConfig,
     EvaluateStageConfig,
@@ -212,10 +210,3 @@ def test_the_harness_gets_answers_that_end_where_a_task_says(
 
     whole = ask(max_gen_toks=12)
     assert len(whole) > 3 and ask(max_gen_toks=12, until=[whole[2]]) == whole.partition(whole[2])[0]
-
-
-def test_without_the_harness_its_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    build(EvaluateConfig, {"backend": "lm_eval"})  # another machine may have it
-    monkeypatch.setattr(stage_module, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"needs the package lm-eval; install textmill\[lm-eval"):
-        stage_module.check_harness()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -181,6 +182,23 @@ def test_fetch_goes_on_where_it_was_cut_off(
         "4500-5119",
     ]
     assert list((tmp_path / "cache").iterdir()) == [file]
+
+
+def test_runs_at_once_fetch_a_file_once(
+    site: tuple[str, Path, type[Server]], tmp_path: Path
+) -> None:
+    address, folder, handler = site
+    (folder / "a.txt").write_bytes(bytes(range(256)) * 200)
+    with ThreadPoolExecutor(8) as runs:
+        found = list(
+            runs.map(
+                lambda _: list_files([f"{address}/a.txt"], None, tmp_path / "cache").files,
+                range(8),
+            )
+        )
+    (file,) = {path for files in found for path in files.values()}
+    assert file.read_bytes() == (folder / "a.txt").read_bytes()
+    assert len(fetches(handler)) == 52 and list((tmp_path / "cache").iterdir()) == [file]
 
 
 def test_trouble_that_passes_is_waited_for(
