@@ -76,8 +76,12 @@ class Liveness:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        if isinstance(error, RuntimeError):  # of a collective that broke off, among others
-            write_records(self.flight, self.hosts.rank)
+        # Of a collective that broke off or took too long, among others.
+        if isinstance(error, RuntimeError) and write_records(self.flight, self.hosts.rank):
+            note(
+                f"rank {self.hosts.rank}: its last collectives are in {self.flight}; python -m"
+                f" llm_core.parallel.hosts.flight {self.flight} says which rank is behind"
+            )
         try:
             self._store.set(self._key(self.hosts.rank), LEFT if error is None else FAILED)
         except RuntimeError as gone:  # with the process that held it, as at the end of a run
