@@ -7,8 +7,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,17 +40,15 @@ def test_a_stopped_process_is_named_to_all_within_the_heartbeat(tmp_path: Path) 
     assert len(found["alarms"]) == 2 * stopped.WORLD, "each is told once"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_stopped_rank_is_named_within_the_heartbeat_and_the_run_finishes_once_it_goes_on(
-    tmp_path: Path,
-) -> None:
-    workdir = tmp_path / "run"
+@contextmanager
+def running(folder: Path, **parallel: float) -> Iterator[Run]:
+    """Two ranks that have done some steps of many."""
+    workdir = folder / "run"
     workdir.mkdir()
     config = run_config(
-        tmp_path,
-        train={"num_steps": 400, "checkpoint_every": 400, "validate_every": 0},
-        parallel={"kind": "ddp", "num_processes": 2, "heartbeat_s": HEARTBEAT_S},
+        folder,
+        train={"num_steps": 400, "checkpoint_every": 400, "validate_every": 0, "grace_s": 2.0},
+        parallel={"kind": "ddp", "num_processes": 2, "heartbeat_s": HEARTBEAT_S, **parallel},
     )
     write_config(workdir / "config.json", config)
     with (workdir / "log").open("wb") as log:
@@ -57,43 +58,79 @@ def test_a_stopped_rank_is_named_within_the_heartbeat_and_the_run_finishes_once_
             stdout=log,
             stderr=subprocess.STDOUT,
         )
+    run = Run(workdir, launcher)
+    try:
+        run.wait_for(lambda: len(read_rows(workdir / "metrics.jsonl")) > 3, 120)
+        yield run
+    finally:
+        launcher.kill()
+        launcher.wait()
 
-    def log_lines(word: str) -> list[str]:
-        lines = (workdir / "log").read_text("utf-8").splitlines()
-        return [line for line in lines if word in line]
 
-    def wait_for(is_so: Callable[[], object], within_s: float) -> float:
+@dataclass(frozen=True)
+class Run:
+    workdir: Path
+    launcher: subprocess.Popen[bytes]
+
+    @property
+    def log(self) -> str:
+        return (self.workdir / "log").read_text("utf-8")
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return status_as_written(self.workdir / "status.json")
+
+    def lines(self, word: str) -> list[str]:
+        return [line for line in self.log.splitlines() if word in line]
+
+    def wait_for(self, is_so: Callable[[], object], within_s: float) -> float:
+        """Seconds until it is so."""
         began = time.monotonic()
         while not is_so():
-            assert launcher.poll() is None, (workdir / "log").read_text("utf-8")[-3000:]
+            assert self.launcher.poll() is None, self.log[-3000:]
             assert time.monotonic() - began < within_s
             time.sleep(0.02)
         return time.monotonic() - began
 
-    try:
-        wait_for(lambda: len(read_rows(workdir / "metrics.jsonl")) > 3, 120)
-        stopped = other_rank(launcher.pid, int(status_as_written(workdir / "status.json")["pid"]))
-        os.kill(stopped, signal.SIGSTOP)
-        assert wait_for(lambda: log_lines("silent_rank"), HEARTBEAT_S) < HEARTBEAT_S
-        (line,) = log_lines("silent_rank")
+    def stop_second(self) -> int:
+        """SIGSTOP to the rank that is not the first; its process."""
+        parent, first = self.launcher.pid, int(self.status["pid"])
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text("utf-8").split()
+        (other,) = {int(child) for child in children} - {first}
+        os.kill(other, signal.SIGSTOP)
+        return other
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_stopped_rank_is_named_within_the_heartbeat_and_the_run_finishes_once_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path) as run:
+        stopped = run.stop_second()
+        assert run.wait_for(lambda: run.lines("silent_rank"), HEARTBEAT_S) < HEARTBEAT_S
+        (line,) = run.lines("silent_rank")
         assert f"rank 1 (process {stopped} on " in line
-        wait_for(lambda: "alarm" in status_as_written(workdir / "status.json"), 5)
-        assert "rank 1" in status_as_written(workdir / "status.json")["alarm"]
-        records = json.loads((workdir / "flight" / "rank-00000.json").read_text("utf-8"))
+        run.wait_for(lambda: "alarm" in run.status, 5)
+        assert "rank 1" in run.status["alarm"]
+        records = json.loads((run.workdir / "flight" / "rank-00000.json").read_text("utf-8"))
         assert records["entries"] and who_is_behind([(0, records)]) == []
         os.kill(stopped, signal.SIGCONT)
-        assert launcher.wait(120) == 0, (workdir / "log").read_text("utf-8")[-3000:]
-    finally:
-        launcher.kill()
-        launcher.wait()
-    events = [row["event"] for row in read_rows(workdir / "metrics.jsonl") if "event" in row]
+        assert run.launcher.wait(120) == 0, run.log[-3000:]
+    events = [row["event"] for row in read_rows(run.workdir / "metrics.jsonl") if "event" in row]
     assert events == ["silent_rank", "rank_is_back"]
-    assert status_as_written(workdir / "status.json")["alarm"] is None
-    assert len(log_lines("silent_rank")) == 1
+    assert run.status["alarm"] is None and len(run.lines("silent_rank")) == 1
 
 
-def other_rank(launcher: int, first: int) -> int:
-    """The process of the rank that is not the first."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text("utf-8").split()
-    (other,) = {int(child) for child in children} - {first}
-    return other
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_collective_that_takes_too_long_ends_the_run_and_leaves_flight_records(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, timeout_s=4.0) as run:
+        stopped = run.stop_second()
+        assert run.launcher.wait(120) != 0
+        assert not Path(f"/proc/{stopped}").exists(), "a stopped rank is not left behind"
+    assert "imed out" in run.status["error"], run.status
+    assert (run.workdir / "flight" / "rank-00000.json").is_file()
+    assert len(run.lines("says which rank is behind")) == 1
