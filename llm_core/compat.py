@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import json
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -110,6 +111,19 @@ def dtensor_of(
     spec = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(shape, stride, piece.dtype))
     made: DTensor = DTensor(piece, spec, requires_grad=False)
     return made
+
+
+def flight_records() -> str | None:
+    """JSON of what torch's flight recorder has of this process, NCCL's where it has one; None where
+    this torch has neither in JSON."""
+    bindings = importlib.import_module("torch._C._distributed_c10d")
+    for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
+        if dump := getattr(bindings, name, None):
+            found = dump()
+            text: str = found.decode() if isinstance(found, bytes) else found
+            if json.loads(text).get("entries") or name == "_dump_fr_trace_json":
+                return text
+    return None
 
 
 def default_store() -> dist.Store:

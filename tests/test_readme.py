@@ -73,6 +73,7 @@ def check_textmill(name: str, arguments: list[str]) -> None:
         "generate": folder,
         "serve": folder,
         "quantize": ("out=", *folder),
+        "export": ("out=", "step=", *folder),
     }
     overrides = [word for word in given["words"] if not word.startswith(own.get(name, ()))]
     if name in ("help", "completion"):

@@ -325,6 +325,6 @@ class Checkpoints:
         self._pruned = self._pruner.submit(delete, gone) if gone else None
 
     def _await_pruned(self) -> None:
-        """Raises OSError where what was taken away cannot be removed."""
+        """Raises OSError where retired folders cannot be removed."""
         if self._pruned is not None:
             self._pruned.result()

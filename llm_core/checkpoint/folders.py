@@ -211,7 +211,7 @@ def publish(root: Path, step: int) -> None:
 def prune(
     root: Path, newest: int, keep_last: int, keep_best: bool, keep_every: int = 0
 ) -> list[Path]:
-    """Take away steps up to `newest`, except the last `keep_last`, those that somebody holds and,
+    """Retire steps up to `newest`, except the last `keep_last`, those that somebody holds and,
     where wanted, the best and multiples of `keep_every`; folders that are left to `delete`."""
     steps = [step for step in steps_in(root) if step <= newest]
     kept = {*steps[-keep_last:], *([best_step(root, newest)] if keep_best else [])}
@@ -220,13 +220,13 @@ def prune(
 
 
 def delete(gone: Iterable[Path]) -> None:
-    """Remove what was taken away. It takes a while, and a thread may do it."""
+    """Remove retired folders. It takes a while, and a thread may do it."""
     for folder in gone:
         _delete(folder)
 
 
 def discard(root: Path, step: int) -> None:
-    """Take a checkpoint away, all at once; what a link in its place leads to stays."""
+    """Remove a checkpoint, all at once; what a link in its place leads to stays."""
     delete([_rename_away(root, step)])
 
 
@@ -238,7 +238,7 @@ def _rename_away(root: Path, step: int) -> Path:
 
 
 def _retire(root: Path, step: int) -> Path | None:
-    """Take a checkpoint away; None while somebody holds it."""
+    """Rename a checkpoint that is to be removed; None while somebody holds it."""
     try:
         with (folder_of(root, step) / PROGRESS_FILE).open("rb") as stream:
             try:
@@ -274,7 +274,7 @@ def set_aside(root: Path, step: int) -> Path:
 
 
 def recover(root: Path, deletes: bool = True) -> None:
-    """Settle what a kill has left between two calls. deletes: also what was taken away; not while a
+    """Settle what a kill has left between two calls. deletes: also retired folders; not while a
     thread does."""
     for old in root.glob(".step-*.old"):
         final = root / old.name.removeprefix(".").removesuffix(".old")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_core.config import ConfigError
+from llm_core.config import ConfigError, check_bounds
 from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, TensorOverlap
 
 Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "auto"]
@@ -34,6 +34,14 @@ class ParallelConfig:
     max_restarts: int = 0
     """How often torchrun restarts all processes from the last checkpoint after one is lost or
     fails."""
+    timeout_s: float = 1800.0
+    """Longest that a collective may take, and that a silent process is waited for. Then the run
+    ends, and every process leaves its flight records in the work directory."""
+    heartbeat_s: float = 60.0
+    """Within this time a process that is stopped, or whose machine is lost, is named in the log, in
+    status.json and in metrics.jsonl."""
+    flight_records: int = 2000
+    """Collectives that each process remembers, to tell afterwards which one is behind. 0: none."""
     num_threads: int = 0
     """CPU threads of one process. 0: the machine's cores divided by its processes. Results are the
     same bits only for equal threads."""
@@ -73,6 +81,7 @@ class ParallelConfig:
             raise ConfigError(
                 f"max_restarts ({self.max_restarts}) must not be negative; 0 starts nothing again"
             )
+        check_bounds(self, timeout_s=(1, None), heartbeat_s=(1, None), flight_records=(0, None))
         if self.num_processes < 1 or self.num_threads < 0:
             raise ConfigError(
                 f"num_processes ({self.num_processes}) must be at least 1 and num_threads"

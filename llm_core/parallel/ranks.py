@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,7 +23,8 @@ from torch.distributed.rendezvous import rendezvous
 from llm_core.config import ConfigError
 from llm_core.device import pick_device
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.hosts.exchange import TIMEOUT, Hosts, hosts_of_group
+from llm_core.parallel.hosts.exchange import Hosts, hosts_of_group
+from llm_core.parallel.hosts.flight import set_up_recorder
 from llm_core.parallel.hosts.restarts import store_of_this_start
 
 
@@ -84,8 +87,11 @@ class Ranks:
 
 
 @contextmanager
-def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
-    """Join the process group that the launcher's environment describes; leave it at the end."""
+def open_ranks(config: ParallelConfig, flight: Path | None = None) -> Iterator[Ranks]:
+    """Join the process group that the launcher's environment describes; leave it at the end.
+
+    flight: folder that NCCL dumps its flight records to after a time-out.
+    """
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world != config.num_processes:
         raise ConfigError(
@@ -101,13 +107,15 @@ def open_ranks(config: ParallelConfig) -> Iterator[Ranks]:
     backend = (
         config.backend if config.backend != "auto" else "nccl" if device.type == "cuda" else "gloo"
     )
-    store = None
+    if flight is not None:
+        set_up_recorder(config.flight_records, flight)
+    store, timeout = None, timedelta(seconds=config.timeout_s)
     if "RANK" not in os.environ:  # a layout of one process needs no launcher and no address
         store = dist.HashStore()
     elif "TORCHELASTIC_RUN_ID" in os.environ:
-        whole, _, _ = next(rendezvous("env://", rank, world, timeout=TIMEOUT))
-        store = store_of_this_start(whole, rank, world, TIMEOUT)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+        whole, _, _ = next(rendezvous("env://", rank, world, timeout=timeout))
+        store = store_of_this_start(whole, rank, world, timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     try:
         yield Ranks(rank, world, device, *make_meshes(config, device))
     finally:

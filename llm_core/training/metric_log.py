@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +40,8 @@ class MetricLog:
 
     def __init__(self, path: Path, resumed_step: int | None = None) -> None:
         self._path = path
+        self._writing = threading.Lock()
+        """A thread may tell of the run meanwhile."""
         self._open(resumed_step)
 
     def _open(self, step: int | None) -> None:
@@ -73,13 +76,15 @@ class MetricLog:
         self._append({"at": at, "event": event, "step": step, "what": what})
 
     def _append(self, row: dict[str, Any]) -> None:
-        self._stream.write(_line(row))
-        self._stream.flush()
+        with self._writing:
+            self._stream.write(_line(row))
+            self._stream.flush()
 
     def cut(self, step: int) -> None:
         """Forget the rows of later steps."""
-        self.close()
-        self._open(step)
+        with self._writing:
+            self.close()
+            self._open(step)
 
     def sync(self) -> None:
         os.fsync(self._stream.fileno())

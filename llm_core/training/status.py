@@ -6,6 +6,7 @@
 | `step`, `step_at` | the last step, and when it ended; of a hung run they stand still while `at` goes on |
 | `at` | the last sign of life: a thread writes the file every `BEAT_S`, whatever training waits for |
 | `pid`, `host` | the first rank |
+| `alarm` | the process that gives no sign of life, or is lost, while others wait for it |
 | `error`, `refused` | of failed: what was wrong, and whether a user can change it |
 | `cause` | of died: how the processes ended without writing an outcome |
 
@@ -66,14 +67,19 @@ class Heartbeat:
         self._ended.set()
         self._thread.join()
 
+    @property
+    def step(self) -> int:
+        """The last that has ended."""
+        return self._step[0]
+
     def note_step(self, step: int) -> None:
         """A step has ended; the next beat says so."""
         self._step = (step, time.time())
 
     def tell(self, **facts: Any) -> None:
-        """Add facts of the run."""
+        """Add facts of the run; after its last word they are not written."""
         self._facts |= facts
-        self._write("running")
+        self._write("running", unless_ended=True)
 
     def end(self, outcome: str, **facts: Any) -> None:
         """The last word. Raises OSError where it cannot be written."""

@@ -36,6 +36,8 @@ from llm_core.optim.groups import is_trained
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
+from llm_core.parallel.hosts.flight import FLIGHT_FOLDER
+from llm_core.parallel.hosts.liveness import Liveness
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import each_whole_weight, initialize, write_weights
@@ -115,7 +117,8 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
     stop = StopFlag()
     status = status or Heartbeat(workdir)
     num_threads = set_threads(config.parallel.num_threads, config.parallel.num_processes)
-    with open_ranks(config.parallel) as ranks, ExitStack() as logs:
+    flight = workdir / FLIGHT_FOLDER
+    with open_ranks(config.parallel, flight) as ranks, ExitStack() as logs:
         if config.predicted is not None:
             room = memory_bytes(ranks.device), device_name(ranks.device)
             config.predicted.require_room(*room, config.memory.if_too_large)
@@ -143,6 +146,8 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 "cause", f"process {status.earlier.get('pid')} ended without a word"
             )
             metrics.tell("died", int(status.earlier["step"]), died)
+        if ranks.world > 1:
+            logs.enter_context(watch(config, ranks, flight, metrics, status))
         report, identity = reporter(metrics), made_with(config, shards, validation_shards)
         train, on_gpu = config.train, ranks.device.type == "cuda"
         with (
@@ -216,6 +221,23 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
         note(f"llm_core.training.train: {event} (step {step}): {what}")
 
     return report
+
+
+def watch(
+    config: RunConfig, ranks: Ranks, flight: Path, metrics: MetricLog | None, status: Heartbeat
+) -> Liveness:
+    """Names processes that give no sign of life, in log, metrics and status, once."""
+
+    def tell(alarm: str, text: str) -> None:
+        if metrics is not None:
+            note(f"llm_core.training.train: {alarm}: {text}")
+            metrics.tell(alarm, status.step, text)
+            status.tell(alarm=None if alarm == "rank_is_back" else text)
+        elif ranks.rank == 1 and text.startswith("rank 0 "):
+            note(f"llm_core.training.train: {alarm}: {text}")
+
+    parallel = config.parallel
+    return Liveness(ranks.hosts, parallel.heartbeat_s, parallel.timeout_s, flight, tell)
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:

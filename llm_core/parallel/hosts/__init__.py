@@ -1,2 +1,3 @@
 """Exchanges between the processes of a run through its store of addresses: begin with `exchange`;
-`restarts` tells one start of a run from the one before."""
+`liveness` names processes that are silent, `flight` says who is behind, `restarts` tells one start
+of a run from the one before."""

@@ -51,6 +51,10 @@ class Hosts:
     store: dist.Store
     rank: int
     world: int
+    is_watched: bool = False
+    """Whether somebody sets `fault` where processes are lost; else waits end after `TIMEOUT`."""
+    fault: str | None = None
+    """Why no other process should be waited for."""
     _turn: int = 0
     _questions: int = 0
 
@@ -82,10 +86,12 @@ class Hosts:
         return found
 
     def read(self, key: str) -> str:
-        """A value, once it is there. Raises RuntimeError when it does not come."""
+        """A value, once it is there. Raises RuntimeError when it will not come."""
         began, (pause_s, longest_s) = time.monotonic(), PAUSES_S
         while not self.store.check([key]):
-            if time.monotonic() - began > TIMEOUT.total_seconds():
+            if self.fault is not None:
+                raise RuntimeError(self.fault)
+            if not self.is_watched and time.monotonic() - began > TIMEOUT.total_seconds():
                 raise RuntimeError(f"other processes did not answer ({key} is missing)")
             time.sleep(pause_s)
             pause_s = min(1.5 * pause_s, longest_s)

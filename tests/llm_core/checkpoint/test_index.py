@@ -1,4 +1,4 @@
-"""Who writes which piece follows from the layout, and every element is written once."""
+"""The layout decides who writes a piece, and every element is written once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ from llm_core.checkpoint.index import (
     Box,
     Entry,
     Index,
+    coordinates_of,
+    entries_of,
     make_index,
     overlap,
     share_out,
     within,
 )
+from llm_core.parallel.apply import build_layout
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.hosts.exchange import Hosts
+from llm_core.parallel.places import local, placed_weights
+from llm_core.parallel.weights import box_of
+from tests.support.distributed.alone import as_process
+from tests.support.distributed.cases import layout
+from tests.support.engine.small_runs import MODEL, TRAIN
 
 SIZES = st.tuples(*(st.integers(1, 3) for _ in range(4)))
 
@@ -82,6 +91,26 @@ def test_a_reader_finds_the_pieces_of_any_box_with_those_who_wrote_them(
     expected = np.zeros(shape, dtype=int)
     expected[within(wanted, whole)] = 1
     assert (found == expected).all()
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [layout(4, "fsdp", tp=2), layout(4, "zero1", tp=2), layout(4, "hsdp", dp_shard=2)],
+    ids=lambda one: one.kind,
+)
+def test_the_piece_of_a_process_is_the_one_that_its_layout_gives_it(
+    parallel: ParallelConfig,
+) -> None:
+    for rank in range(parallel.num_processes):
+        with as_process(rank, parallel) as ranks:
+            made = build_layout(MODEL, parallel, TRAIN, ranks)
+            state = {name: place.view(local(w)) for name, w, place in placed_weights(made)}
+            sizes, coordinates = coordinates_of(made, ranks)
+            own = Hosts(HashStore(), rank, parallel.num_processes)
+            index = make_index(entries_of(state), sizes, coordinates, own)
+            for name, weight, place in placed_weights(made):
+                expected = box_of(made, name, weight, place.shape)
+                assert index.box(name, coordinates) == expected, (rank, name)
 
 
 @pytest.mark.parametrize("sizes", [(1, 4, 2, 1), (1, 1, 1, 8), (2, 2, 2, 1)])

@@ -1,0 +1,202 @@
+"""Names a process of a run that gives no sign of life, while the others wait for it.
+
+A thread of each process tells the store that it lives, ten times in `heartbeat_s`, and watches the
+next process in order of ranks, past those that are silent. So a process makes four requests a beat,
+however many there are. What it finds is an alarm, which all processes read.
+
+| alarm | meaning | what follows |
+|---|---|---|
+| `silent_rank` | no sign for 0.6 of `heartbeat_s`: stopped, or its machine is lost | every process writes its flight records; waits for the store end after `timeout_s` |
+| `rank_is_back` | it lives again | |
+| `lost_rank` | it failed, or its process on this machine is gone | as for the first, and waits for the store end at once |
+
+A process whose main thread waits is alive: which one the others wait for then, the flight records
+say (`llm_core.parallel.hosts.flight`).
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from llm_core.parallel.hosts.exchange import Hosts
+from llm_core.parallel.hosts.flight import write_records
+from llm_core.printing import note
+
+BEATS, SILENT_FRAC = 10, 0.6
+"""Signs of life in `heartbeat_s`, and the share of it after which a process counts as silent: with
+the beats that the alarm takes, it is known everywhere within `heartbeat_s`."""
+LEFT, FAILED = "left", "failed"
+"""Last words of a process."""
+
+
+@dataclass
+class Liveness:
+    """Watches while it is entered. Every process has one.
+
+    flight: folder for flight records. tell: told (alarm, text) of every alarm, on every process,
+    from the thread.
+    """
+
+    hosts: Hosts
+    heartbeat_s: float
+    timeout_s: float
+    flight: Path
+    tell: Callable[[str, str], None]
+    _number: int = 0
+    _heard: int = 0
+    _seen: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """Rank → its last word, and when that was new."""
+    _named: set[int] = field(default_factory=set)
+    _silent_since: dict[int, float] = field(default_factory=dict)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Liveness:
+        self.hosts.is_watched = True
+        # Of its own: a request that waits would hold up those of the main thread.
+        self._store = self.hosts.store.clone()
+        self._processes = processes_seen_here()
+        self._thread = threading.Thread(target=self._live, name="liveness", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        # Of a collective that broke off or took too long, among others.
+        if isinstance(error, RuntimeError) and write_records(self.flight, self.hosts.rank):
+            note(
+                f"rank {self.hosts.rank}: its last collectives are in {self.flight}; python -m"
+                f" llm_core.parallel.hosts.flight {self.flight} says which rank is behind"
+            )
+        try:
+            self._store.set(self._key(self.hosts.rank), LEFT if error is None else FAILED)
+        except RuntimeError as gone:  # with the process that held it, as at the end of a run
+            if error is None:
+                note(f"rank {self.hosts.rank}: the store of the run does not answer: {gone}")
+
+    def _live(self) -> None:
+        while True:
+            try:
+                self._beat()
+            except RuntimeError as error:
+                if not self._ended.is_set():
+                    self.tell("lost_rank", f"the store of the run does not answer: {error}")
+                    self.hosts.fault = f"the store of the run does not answer: {error}"
+                return
+            if self._ended.wait(self.heartbeat_s / BEATS):
+                return
+
+    def _beat(self) -> None:
+        self._number += 1
+        who = f"{self._number} {os.getpid()} {platform.node()} {self._processes}"
+        self._store.set(self._key(self.hosts.rank), who)
+        self._watch()
+        self._listen()
+
+    @staticmethod
+    def _key(rank: int) -> str:
+        return f"beat-{rank}"
+
+    def _watch(self) -> None:
+        """Look at the next process that gives a sign of life, and name those before it."""
+        for rank in tuple(self._named):
+            word, silent_s = self._last_word(rank)
+            is_silent = silent_s >= SILENT_FRAC * self.heartbeat_s
+            if not is_silent and word not in (LEFT, FAILED) and not self._is_gone(word):
+                self._named.remove(rank)
+                self._raise_alarm(rank, "rank_is_back", f"{_who(rank, word)} lives again")
+        for distance in range(1, self.hosts.world):
+            rank = (self.hosts.rank + distance) % self.hosts.world
+            word, silent_s = self._last_word(rank)
+            if word == LEFT:
+                continue
+            if word == FAILED or self._is_gone(word):
+                self._name(rank, "lost_rank", f"{_who(rank, word)} has ended, others go on")
+            elif silent_s >= SILENT_FRAC * self.heartbeat_s:
+                text = (
+                    f"{_who(rank, word)} has given no sign of life for {silent_s:.1f} s: it is"
+                    " stopped or starved, or its machine is lost"
+                )
+                self._name(rank, "silent_rank", text)
+            else:
+                return
+
+    def _last_word(self, rank: int) -> tuple[str, float]:
+        """(last word, seconds since it was new)"""
+        key, now = self._key(rank), time.monotonic()
+        word = self._store.get(key).decode() if self._store.check([key]) else ""
+        if rank not in self._seen or word != self._seen[rank][0]:
+            self._seen[rank] = word, now
+        return word, now - self._seen[rank][1]
+
+    def _is_gone(self, word: str) -> bool:
+        """Whether a process that can be looked for from here no longer exists."""
+        known = word.split(" ")
+        if len(known) != 4 or known[3] != self._processes:
+            return False
+        try:
+            os.kill(int(known[1]), 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    def _name(self, rank: int, alarm: str, text: str) -> None:
+        if rank not in self._named:
+            self._named.add(rank)
+            self._raise_alarm(rank, alarm, text)
+
+    def _raise_alarm(self, rank: int, alarm: str, text: str) -> None:
+        number = self._store.add("alarms", 1)
+        self._store.set(f"alarm-{number}", json.dumps([rank, alarm, text]))
+
+    def _listen(self) -> None:
+        """Act on what this process or another has found."""
+        for number in range(self._heard + 1, self._store.add("alarms", 0) + 1):
+            if not self._store.check([f"alarm-{number}"]):
+                break  # counted, and about to be said
+            self._heard = number
+            rank, alarm, text = json.loads(self._store.get(f"alarm-{number}"))
+            news = {"silent_rank": rank not in self._silent_since, "lost_rank": True}
+            if not news.get(alarm, rank in self._silent_since):
+                continue  # two that watched have found the same
+            if alarm == "rank_is_back":
+                del self._silent_since[rank]
+            else:
+                self._silent_since.setdefault(rank, time.monotonic())
+                write_records(self.flight, self.hosts.rank)
+            if alarm == "lost_rank":
+                self.hosts.fault = text
+            self.tell(alarm, text)
+        for rank, since in self._silent_since.items():
+            if time.monotonic() - since > self.timeout_s:
+                self.hosts.fault = f"rank {rank} has given no sign of life for {self.timeout_s} s"
+
+
+def _who(rank: int, word: str) -> str:
+    """The process, as its beats name it."""
+    known = word.split(" ")
+    return f"rank {rank} (process {known[1]} on {known[2]})" if len(known) == 4 else f"rank {rank}"
+
+
+def processes_seen_here() -> str:
+    """A name of the processes that this one can look for: of a start of a machine, and a container.
+    Names of machines may be equal."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux: no other process is looked for
+        return uuid.uuid4().hex
