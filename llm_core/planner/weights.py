@@ -1,8 +1,8 @@
 """Counts the weights that each process of a layout holds, from the shape of the model alone.
 
 Shapes, and the rules by which layouts cut them, are those of `llm_core.model.transformer` and
-`llm_core.parallel`: tensor ranks cut rows or columns, FSDP and ZeRO-1 rows of dim 0, the last parts
-short where rows do not divide; a pipeline cuts layers. Standard library only, so a plan for a
+`llm_core.parallel`: tensor ranks cut rows or columns, FSDP rows of dim 0, the last parts short
+where rows do not divide; a pipeline cuts layers. Standard library only, so a plan for a
 thousand processes needs none of them.
 """
 
@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 _OUTSIDE = re.compile(r"(embedding|positions|norm|head)\.")
 MASTER_BYTES = 4
-"""Weights and gradient sums are float32 in every format."""
+"""Weights are float32 in every format, and gradient sums unless `train.gradient_bits` says else."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class StateBytes:
-    """What a process holds from step to step."""
+    """What a process holds when it updates the weights."""
 
     weights: int
     gradients: int
@@ -145,6 +145,7 @@ def state_bytes(
     optim: OptimConfig,
     parallel: ParallelConfig,
     at: Coordinates = Coordinates(),
+    gradient_bits: int = 32,
 ) -> StateBytes:
     """Of one process, exact to the byte."""
     held, size = held_weights(model, parallel, at), shard_ranks(parallel)
@@ -154,7 +155,7 @@ def state_bytes(
     ]
     kept = sum(each.numel for each in (mine if parallel.shards_weights else held))
     optimizer = sum(each.count * _optimizer_bytes(each, optim) for each in mine)
-    return StateBytes(MASTER_BYTES * kept, MASTER_BYTES * kept, optimizer)
+    return StateBytes(MASTER_BYTES * kept, gradient_bits // 8 * kept, optimizer)
 
 
 def _optimizer_bytes(mine: Held, optim: OptimConfig) -> int:

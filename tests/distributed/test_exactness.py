@@ -14,6 +14,9 @@ from tests.support.distributed.processes import run_program
 IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
     Run(Case(layout(4, "zero1"), Problem(vocab=64, state_in="disk"), 2)),
+    Run(Case(layout(4, "zero2"), Problem(family="qwen3"), 1)),
+    Run(Case(layout(4, "zero1"), Problem(dtype="bf16", gradient_bits=16), 1)),
+    Run(Case(layout(4, "zero2", pp=2), Problem(dtype="bf16", gradient_bits=16, layers=4), 1)),
     Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle", optim="adafactor"), 4)),
     Run(
         Case(
