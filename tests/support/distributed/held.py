@@ -74,8 +74,10 @@ class Held:
 
     @property
     def holds_the_published(self) -> bool:
-        """And no more than six blocks besides."""
-        return self.published is not None and 0 < self.peak - self.published < 6 * self.unit
+        """And besides no more than the gathered copies of four blocks, and the gradients of two as
+        they come and as they are sent."""
+        units = 4 + self.gradient_bits // 8
+        return self.published is not None and 0 < self.peak - self.published < units * self.unit
 
     @property
     def unit(self) -> float:

@@ -282,8 +282,7 @@ HELD = """
 
 Bytes for each weight, AdamW, two micro batches. Measured: all storages that exist at once in a step, activations of a few tokens and
 the buffers of one or two blocks (0.25 bytes a weight each in 16 bits) among them, and the content of all exchanges. ZeRO's formula
-(Rajbhandari et al. 2020, section 5) counts weights, gradients and state alone. DDP holds gradients in its buckets besides, from its
-second step on.
+(Rajbhandari et al. 2020, section 5) counts weights, gradients and state alone. DDP holds sums over micro batches beside its buckets.
 """  # noqa: E501
 
 
