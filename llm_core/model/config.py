@@ -260,8 +260,12 @@ class ComputeConfig:
     """How a model is computed in training, and its initial weights."""
 
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of forward and backward; weights and gradient sums are always float32. fp16 needs
-    optim.loss_scale."""
+    """Arithmetic of forward and backward; weights are always float32, and gradient sums with
+    gradient_bits=32. fp16 needs optim.loss_scale."""
+    gradient_bits: Literal[16, 32] = field(default=32, metadata=IN_KEY_IF_SET)
+    """Of each gradient while micro batches and processes are summed. 16: in dtype, as ZeRO is
+    published, with half the memory and traffic; for the layouts zero1, zero2, fsdp and hsdp. Sums
+    are then rounded, so layouts and micro batches agree less closely."""
     float8: bool = False
     """Compute the products of the blocks' linear layers in 8 bits (`llm_core.model.float8`): for
     Hopper GPUs, with dtype=bf16 and compile."""

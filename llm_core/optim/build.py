@@ -33,17 +33,13 @@ def build_optimizer(
     weights = [piece.weight for piece in pieces]
     guard = Guard(config.guard, layout.device)
     scaler = LossScaler(config.loss_scale, layout.device) if dtype == "fp16" else None
-    mesh = None
-    if layout.shares_state:
-        assert layout.mesh is not None
-        mesh = layout.mesh["dp_shard"]
     if config.state_in == "device" or not pieces:
         methods = make_methods(layout, pieces, config)
     else:
         methods = [
             offloaded(pieces, lambda some: make_methods(layout, some, config)[0], config, scratch)
         ]
-    return Optimizer(weights, methods, config.clip_norm, guard, scaler, mesh)
+    return Optimizer(weights, methods, config.clip_norm, guard, scaler)
 
 
 def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> list[Method]:
@@ -55,9 +51,7 @@ def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> li
     if config.kind == "muon":
         matrices = [piece for piece in pieces if is_hidden_matrix(piece)]
         rest = [piece for piece in pieces if not is_hidden_matrix(piece)]
-        shares_rows = layout.shares_state or any(
-            isinstance(piece.weight, DTensor) for piece in matrices
-        )
+        shares_rows = any(isinstance(piece.weight, DTensor) for piece in matrices)
         muon = Muon(matrices, config, layout.bare.config, Owners(layout, matrices, shares_rows))
         return [muon, AdamW(rest, config)] if rest else [muon]
     return [AdamW(pieces, config)]

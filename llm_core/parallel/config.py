@@ -20,9 +20,10 @@ class ParallelConfig:
 
     kind: Kind = "none"
     """What data-parallel processes share. none: one process. ddp: nothing, each holds all weights.
-    zero1: optimizer state is sharded. zero2: gradients too, and weights except during a micro
-    batch. fsdp: weights always, gathered one block at a time (ZeRO-3). hsdp: fsdp within groups of
-    dp_shard, replicated over the groups. auto: the planner chooses degrees, kind, micro batch and
+    zero1: weights and optimizer state are sharded, but for a copy of the weights in train.dtype and
+    the sum of gradients during a step. zero2: gradients are sharded too. fsdp: also the copy,
+    gathered one block at a time (ZeRO-3). hsdp: fsdp within groups of dp_shard, replicated over the
+    groups. auto: the planner chooses degrees, kind, micro batch and
     recomputation for the devices of `hardware`."""
     num_processes: int = 1
     """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which takes what
@@ -116,7 +117,13 @@ class ParallelConfig:
     @property
     def shards_weights(self) -> bool:
         """Whether FSDP holds the weights, and so casts them itself."""
-        return self.kind in ("zero2", "fsdp", "hsdp")
+        return self.kind in ("zero1", "zero2", "fsdp", "hsdp")
+
+    @property
+    def gathers_once(self) -> bool:
+        """Whether sharded weights are whole, in the dtype of training, all through a step."""
+        # Gathered again for each micro batch of a pipeline they would cost more than they save.
+        return self.shards_weights and (self.kind in ("zero1", "zero2") or self.pp > 1)
 
     @property
     def splits_backward(self) -> bool:

@@ -30,7 +30,6 @@ from llm_core.planner.weights import (
     block_shapes,
     held_weights,
     num_replicas,
-    shard_ranks,
     state_bytes,
 )
 from llm_core.training.config import TrainConfig
@@ -50,8 +49,6 @@ UPDATE_BYTES = 12
 and written besides."""
 COPIED_BYTES = 8
 """Moved per weight to put its gradient into the bucket in which it is summed, or back."""
-ZERO1_BUCKET = 1 << 24
-"""Numbers that ZeRO-1 gathers at once (llm_core.parallel.zero)."""
 MAX_RANKS = 16
 """Of a pipeline, that are shown one by one."""
 
@@ -154,7 +151,7 @@ def plan_ranks(work: Work, hardware: HardwareConfig) -> dict[int, MemoryPlan]:
 def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPlan:
     """Of one process. Those of one stage of a pipeline differ by rounding alone."""
     model, train, parallel, memory = work.model, work.train, work.parallel, work.memory
-    states = state_bytes(model, work.optim, parallel, at)
+    states = state_bytes(model, work.optim, parallel, at, train.gradient_bits)
     weights, gradients, optimizer = states.weights, states.gradients, states.optimizer
     if memory.weights_in == "host":
         weights = gradients = optimizer = 0
@@ -165,7 +162,7 @@ def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPl
     if _has_head(work, at):
         logits = logits_bytes(model, train, parallel, memory)
     logits = max(logits, block_again_bytes(model, train, parallel, memory))
-    copies = _copies(work, at)
+    copies = _copies(work, at, gradients)
     allocated = weights + gradients + optimizer + activations + logits + copies
     allowance = int(allocated * hardware.fragmentation + hardware.reserve_gb * 1e9)
     return MemoryPlan(weights, gradients, optimizer, activations, logits, copies, allowance)
@@ -177,7 +174,8 @@ def _has_head(work: Work, at: Coordinates) -> bool:
     return plan is None or plan.has_weight(at.stage, "head.weight")
 
 
-def _copies(work: Work, at: Coordinates) -> int:
+def _copies(work: Work, at: Coordinates, shards: int) -> int:
+    """shards: bytes of gradients, which take the place of whole ones that are reduced."""
     model, parallel = work.model, work.parallel
     half = 0 if work.train.dtype == "fp32" else 2
     held = held_weights(model, parallel, at)
@@ -192,15 +190,14 @@ def _copies(work: Work, at: Coordinates) -> int:
         products = int(kept * sum(w.numel for w in held if len(w.shape) > 1 and w.in_blocks))
         if _has_head(work, at):
             products += model.vocab_size * model.dim // parallel.tp
-        gather = 4 * min(ZERO1_BUCKET, whole) * 2 if parallel.kind == "zero1" else 0
-        return half * products + gather
-    number = half or 4
-    if parallel.pp > 1:
+        return half * products
+    number, gradient = half or 4, work.train.gradient_bits // 8
+    # While a unit is reduced: its gradients as they come, and as they are sent.
+    reduced = max(block, ends) * (number + gradient)
+    if parallel.pp > 1 or (parallel.kind == "zero1" and work.micro_batches > 1):
         # Whole for all of a step, as are the gradients that are reduced at its end.
-        return (number + 4) * whole
-    gathered = whole if parallel.kind == "zero2" else 2 * block + ends
-    # While a unit is reduced: its gradients as they come, and in float32.
-    reduced = max(block, ends) * (number + 4)
+        return (number + gradient) * whole + reduced - shards
+    gathered = whole if parallel.gathers_once else 2 * block + ends
     return number * gathered + reduced
 
 
@@ -248,10 +245,7 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     traffic = tuple(step_traffic(model, train, parallel, hardware, one))
     exposed_s = sum(each.exposed_s for each in traffic)
     states = state_bytes(model, work.optim, parallel)
-    updated = states.weights / 4
-    if parallel.kind == "zero1":
-        updated /= shard_ranks(parallel)
-    moved = updated * UPDATE_BYTES + 2 * states.optimizer
+    moved = states.weights / 4 * UPDATE_BYTES + 2 * states.optimizer
     if not parallel.shards_weights and num_replicas(parallel) > 1:
         # DDP leaves sums in its buckets, a pipeline takes them back.
         moved += (2 if parallel.pp > 1 else 1) * COPIED_BYTES * states.weights / 4

@@ -3,9 +3,9 @@
 | axis | sent by each process | hidden behind |
 |---|---|---|
 | ddp | gradients, all-reduced, once a step | the backward pass of the last micro batch, but for the last bucket, which has the embedding; in a pipeline nothing |
-| zero1 | these, and updated weights gathered | gradients as ddp; the weights behind nothing |
-| zero2 | per micro batch: weights in 16 bits gathered, gradients reduce-scattered | the block before or after, but for the first and the last |
-| fsdp | per micro batch: weights gathered twice, gradients reduce-scattered; in a pipeline both once a step | as zero2; in a pipeline the reduction behind nothing |
+| zero1 | once a step: weights in `train.dtype` gathered, gradients reduce-scattered | the block before or after, but for the first and the last; in a pipeline the reduction behind nothing |
+| zero2 | as zero1, but gradients per micro batch; in a pipeline as zero1 | as zero1 |
+| fsdp | per micro batch: weights gathered twice, gradients reduce-scattered; in a pipeline as zero1 | as zero1 |
 | hsdp | fsdp within dp_shard; shards of gradients all-reduced between the groups, once a step | as fsdp; the rest behind nothing |
 | tp | per block: four gatherings and four sums of the residual stream | nothing, unless tp_overlap |
 | cp | per block: keys and values of other slices, and their gradients | nothing; with ring, attention |
@@ -179,6 +179,7 @@ def _of_weights(
     link = _Link(hardware, size, size * parallel.tp)
     part = (size - 1) / size
     half = 2 if train.dtype != "fp32" else 4
+    gradient = train.gradient_bits // 8
     if not parallel.shards_weights:
         sent = 2 * part * 4 * held
         elapsed_s = link.time_s("all_reduce", sent, math.ceil(held / DDP_BUCKET))
@@ -187,18 +188,13 @@ def _of_weights(
         last_s = elapsed_s * min(1.0, max(DDP_BUCKET, embedding) / held)
         hidden_s = hardware.overlap * compute.backward_s if parallel.pp == 1 else 0.0
         exposed_s = max(last_s, elapsed_s - hidden_s)
-        rows = [Traffic(parallel.kind, sent, elapsed_s, exposed_s, link.across_nodes)]
-        if parallel.kind == "zero1":
-            sent = part * 4 * held
-            elapsed_s = link.time_s("all_gather", sent)
-            rows.append(Traffic("zero1 weights", sent, elapsed_s, elapsed_s, link.across_nodes))
-        return rows
-    # A pipeline gathers and reduces once for all micro batches of a step.
-    times = 1 if parallel.pp > 1 else m
-    again = 0 if parallel.kind == "zero2" or parallel.pp > 1 else 1
+        return [Traffic(parallel.kind, sent, elapsed_s, exposed_s, link.across_nodes)]
+    # How often in a step: gathered before forward, once more before each backward, and reduced.
+    gathers, again = (1, 0) if parallel.gathers_once else (m, 1)
+    reductions = 1 if parallel.kind == "zero1" or parallel.pp > 1 else m
     gather_s = link.time_s("all_gather", part * half * held, layers + 1)
-    reduce_s = link.time_s("reduce_scatter", part * 4 * held, layers + 1)
-    sent = part * held * times * ((1 + again) * half + 4)
+    reduce_s = link.time_s("reduce_scatter", part * gradient * held, layers + 1)
+    sent = part * held * ((1 + again) * gathers * half + reductions * gradient)
     share = block / held
     forward_s = max(gather_s * share, gather_s - hardware.overlap * compute.forward_s * (1 - share))
     busy_s = again * gather_s + reduce_s
@@ -208,14 +204,14 @@ def _of_weights(
         Traffic(
             parallel.kind,
             sent,
-            times * ((1 + again) * gather_s + reduce_s),
-            times * (forward_s + backward_s),
+            (1 + again) * gathers * gather_s + reductions * reduce_s,
+            gathers * forward_s + reductions * backward_s,
             link.across_nodes,
         )
     ]
     if parallel.kind == "hsdp" and (groups := replicas // size) > 1:
         outer = _Link(hardware, groups, replicas * parallel.tp)
-        sent = 2 * (groups - 1) / groups * 4 * held / size
+        sent = 2 * (groups - 1) / groups * gradient * held / size
         elapsed_s = outer.time_s("all_reduce", sent, layers)
         rows.append(Traffic("hsdp groups", sent, elapsed_s, elapsed_s, outer.across_nodes))
     return rows

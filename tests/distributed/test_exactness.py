@@ -24,6 +24,9 @@ FAST = [
     Run(Case(layout(4, "fsdp", tp=2), FROZEN[0], 1)),
     Run(Case(layout(4, "zero1", pp=2), FROZEN[0], 1), layout(4, "fsdp", tp=2)),
     Run(Case(layout(4, "zero1"), Problem(vocab=64, state_in="disk"), 2)),
+    Run(Case(layout(4, "zero2"), Problem(family="qwen3"), 1)),
+    Run(Case(layout(4, "zero1"), Problem(dtype="bf16", gradient_bits=16), 1)),
+    Run(Case(layout(4, "zero2", pp=2), Problem(dtype="bf16", gradient_bits=16, layers=4), 1)),
     Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle", optim="adafactor", z_loss=0.1), 4)),
     Run(
         Case(

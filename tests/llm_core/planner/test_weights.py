@@ -169,6 +169,7 @@ def test_processes_of_512_hold_the_predicted_bytes_of_a_large_model(
     "parallel",
     [
         layout(512, "fsdp"),
+        layout(512, "zero1"),
         layout(512, "zero2"),
         layout(512, "fsdp", tp=4),
         layout(512, "hsdp", dp_shard=8, tp=2),

@@ -32,6 +32,7 @@ class Problem:
     family: str = "llama"
     layers: int = 2
     dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
+    gradient_bits: Literal[16, 32] = 32
     optim: OptimizerKind = "adamw"
     state_in: Literal["device", "host", "disk"] = "device"
     z_loss: float = 0.0
@@ -274,6 +275,14 @@ LARGE = [
 ]
 """A vocabulary of people's size: a million numbers in one weight, and ids that no number of
 processes divides."""
+SHORT = [
+    case
+    for parallel in LAYOUTS
+    for bits in (32, 16)
+    if parallel.shards_weights
+    for case in cases_of(parallel, [Problem(dtype="bf16", gradient_bits=bits)])[-1:]
+]
+"""Gradients of bfloat16 summed over many micro batches in 32 and in 16 bits."""
 ROUGH = [
     case
     for parallel in LAYOUTS
