@@ -82,7 +82,12 @@ def time_step(work: Work, ranks: Ranks, budget_s: float = BUDGET_S) -> Step:
 def launch_ms(work: Work, ranks: Ranks, budget_s: float = 1.0) -> tuple[float, float]:
     """(of a block and micro batch, of a step), from narrow models of one and of five blocks."""
     train = replace(
-        work.train, seq_len=8, global_batch_sequences=1, micro_batch_sequences=1, init_from=None
+        work.train,
+        seq_len=8,
+        global_batch_sequences=1,
+        batch_ramp={},
+        micro_batch_sequences=1,
+        init_from=None,
     )
     narrow = Work(NARROW, work.optim, train, ParallelConfig(device=work.parallel.device))
     one, five = (
@@ -103,6 +108,7 @@ def own_steps(work: Work, max_tokens: int) -> list[Work]:
             train,
             seq_len=seq_len,
             global_batch_sequences=rows,
+            batch_ramp={},
             micro_batch_sequences=rows,
             init_from=None,
         )

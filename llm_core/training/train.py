@@ -224,8 +224,7 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
     train, place = config.train, (ranks.data_rank, ranks.data_world)
-    sizes = train.seq_len, train.global_batch_sequences
-    return Loader(shards, *sizes, train.seed, *place, train.data)
+    return Loader(shards, train.seq_len, train.batch_sizes, train.seed, *place, train.data)
 
 
 def checkpointing(config: RunConfig, ranks: Ranks) -> tuple[int, bool, bool]:
