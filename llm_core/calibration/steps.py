@@ -49,7 +49,7 @@ def random_step(work: Work, ranks: Ranks) -> Callable[[], None]:
         work.model, work.optim, work.train, work.parallel, nowhere, nowhere, work.memory
     )
     layout = build_layout(work.model, work.parallel, work.train, ranks, work.memory)
-    optimizer = build_optimizer(layout, work.optim, work.train.dtype)
+    optimizer = build_optimizer(layout, work.optim, work.train.dtype, ema=work.train.ema)
     rows = work.train.global_batch_sequences // work.parallel.dp
     tokens = torch.randint(work.model.vocab_size, (rows, work.train.seq_len + 1))
     batch = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())

@@ -150,7 +150,7 @@ def plan_ranks(work: Work, hardware: HardwareConfig) -> dict[int, MemoryPlan]:
 def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPlan:
     """Of one process. Those of one stage of a pipeline differ by rounding alone."""
     model, train, parallel, memory = work.model, work.train, work.parallel, work.memory
-    states = state_bytes(model, work.optim, parallel, at)
+    states = state_bytes(model, work.optim, parallel, at, averaged=train.ema > 0)
     weights, gradients, optimizer = states.weights, states.gradients, states.optimizer
     if memory.weights_in == "host":
         weights = gradients = optimizer = 0
@@ -243,7 +243,7 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     one = Pass((computed_s + host_s) / 3, (computed_s + host_s) * 2 / 3 + recompute_s, attention_s)
     traffic = tuple(step_traffic(model, train, parallel, hardware, one))
     exposed_s = sum(each.exposed_s for each in traffic)
-    states = state_bytes(model, work.optim, parallel)
+    states = state_bytes(model, work.optim, parallel, averaged=train.ema > 0)
     updated = states.weights / 4
     if parallel.kind == "zero1":
         updated /= shard_ranks(parallel)

@@ -145,8 +145,9 @@ def state_bytes(
     optim: OptimConfig,
     parallel: ParallelConfig,
     at: Coordinates = Coordinates(),
+    averaged: bool = False,
 ) -> StateBytes:
-    """Of one process, exact to the byte."""
+    """Of one process, exact to the byte. averaged: with an average of the weights (`train.ema`)."""
     held, size = held_weights(model, parallel, at), shard_ranks(parallel)
     mine = [
         replace(each, shape=(len(part_of(each.shape[0], at.replica % size, size)), *each.shape[1:]))
@@ -154,6 +155,7 @@ def state_bytes(
     ]
     kept = sum(each.numel for each in (mine if parallel.shards_weights else held))
     optimizer = sum(each.count * _optimizer_bytes(each, optim) for each in mine)
+    optimizer += averaged * MASTER_BYTES * sum(each.numel for each in mine)
     return StateBytes(MASTER_BYTES * kept, MASTER_BYTES * kept, optimizer)
 
 

@@ -50,6 +50,11 @@ class TrainConfig(ComputeConfig):
     keep_models_every: int = field(default=0, metadata=IN_KEY_IF_SET)
     """Steps between models that the artifact keeps beside the last one, as Hugging Face folders in
     models/, for evaluate.checkpoints. 0: none."""
+    ema: float = field(default=0.0, metadata=IN_KEY_IF_SET)
+    """Decay per step of an exponential average of the weights, kept beside them in float32; 0.999
+    averages over some thousand steps. 0: none."""
+    publish: Literal["average", "last"] = field(default="average", metadata=IN_KEY_IF_SET)
+    """Weights that are validated and written as models, where `ema` keeps an average."""
     restart: bool = field(default=False, metadata=NOT_IN_KEY)
     """Start at step 0 where no checkpoint is sound, which is otherwise refused. Sound ones are
     resumed from all the same."""
@@ -104,6 +109,8 @@ class TrainConfig(ComputeConfig):
             )
         if not 0 < self.grace_s < math.inf:
             raise ConfigError(f"grace_s ({self.grace_s}) must be seconds above 0; try 120")
+        if not 0 <= self.ema < 1:
+            raise ConfigError(f"ema ({self.ema}) must be at least 0 and below 1; 0.999 is usual")
         if self.z_loss < 0:
             raise ConfigError(f"z_loss ({self.z_loss}) must not be negative; PaLM has 1e-4")
         if self.validate_every < 0:

@@ -56,6 +56,7 @@ from llm_core.training.throughput import StepClock
 from llm_core.training.trainer import Preempted, Trainer
 from llm_core.training.validate import read_validation_set
 from llm_core.training.workdir import (
+    MODEL_FOLDER,
     MODELS_FOLDER,
     hold_workdir,
     is_first_rank,
@@ -161,13 +162,13 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             if ranks.is_first:
                 timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
 
-            def keep_model(step: int) -> None:
-                weights = whole_weights(layout, ranks)
-                if ranks.is_first:
-                    folder = f"{MODELS_FOLDER}/step-{step:08d}"
-                    publish_model(
-                        config.model, weights, workdir, shards.eos_id, shards.turn_end_ids, folder
-                    )
+            def publish(folder: str) -> None:
+                ends = shards.eos_id, shards.turn_end_ids
+                # On one process these are the weights themselves, so they are written within.
+                with trainer.published():
+                    weights = whole_weights(layout, ranks)
+                    if ranks.is_first:
+                        publish_model(config.model, weights, workdir, *ends, folder)
 
             guard, recorder = config.optim.guard, None
             if train.profile_steps:
@@ -189,7 +190,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 recorder=recorder,
                 sources=loader.sources.names if loader.sources else (),
                 on_step=status.note_step if ranks.is_first else None,
-                keep_model=keep_model,
+                keep_model=lambda step: publish(f"{MODELS_FOLDER}/step-{step:08d}"),
             )
             if ranks.is_first:
                 status.note_step(start)
@@ -201,9 +202,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             else:
                 outcome = "finished"
         if outcome == "finished":
-            weights = whole_weights(layout, ranks)
-            if ranks.is_first:
-                publish_model(config.model, weights, workdir, shards.eos_id, shards.turn_end_ids)
+            publish(MODEL_FOLDER)
         if ranks.is_first:
             status.end(outcome, held_bytes=optimizer.held_bytes())
         ranks.barrier()
@@ -247,7 +246,7 @@ def resume(
     """Model and optimizer filled from the newest checkpoint, and the step they stand at."""
     train = config.train
     layout = build_layout(config.model, config.parallel, train, ranks, config.memory, fill=False)
-    optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
+    optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
     start = checkpoints.load(layout, optimizer, train.restart)
     if start > train.num_steps:
         raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -199,7 +200,8 @@ class Trainer:
         """Validate if due and not yet done; False when a stop was asked for meanwhile."""
         if not self._validates_at(step) or self.ranks.any(self._val_loss_at(step) is not None):
             return True
-        sums = self.validation_sums()
+        with self.published():
+            sums = self.validation_sums()
         if sums is None:
             return False
         found, *of_sources = map(result, sums.cpu())
@@ -229,6 +231,11 @@ class Trainer:
             return False
         losses = self.metrics.val_losses if self.metrics else []
         return self.ranks.any(bool(losses) and losses[-1] < min(losses[:-1], default=math.inf))
+
+    def published(self) -> AbstractContextManager[None]:
+        """Within, weights are those that are validated and written as models."""
+        averages = self.config.train.publish == "average"
+        return self.optimizer.averaged() if averages else nullcontext()
 
     def validation_sums(self) -> Tensor | None:
         """Sums over the validation set, in all and by source, on every rank; None when stopped."""

@@ -54,8 +54,8 @@ def publish_model(
     weights: Mapping[str, Tensor],
     workdir: Path,
     eos_id: int | None,
-    turn_end_ids: Sequence[int] = (),
-    folder: str = MODEL_FOLDER,
+    turn_end_ids: Sequence[int],
+    folder: str,
 ) -> None:
     """Export to `folder`, which is the whole model or is not there."""
     final, unpublished = workdir / folder, workdir / f".{MODEL_FOLDER}.tmp"

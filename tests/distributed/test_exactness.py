@@ -13,7 +13,7 @@ from tests.support.distributed.processes import run_program
 
 IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
-    Run(Case(layout(4, "zero1"), Problem(vocab=64, state_in="disk"), 2)),
+    Run(Case(layout(4, "zero1"), Problem(vocab=64, state_in="disk", ema=0.5), 2)),
     Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle", optim="adafactor", z_loss=0.1), 4)),
     Run(
         Case(
@@ -23,7 +23,7 @@ FAST = [
             MemoryConfig("selective", loss_chunk_tokens=5, ffn_tiles=3, weights_in="host"),
         )
     ),
-    Run(Case(layout(4, "zero1", tp=2), Problem(optim="muon", family="gpt2"), 2)),
+    Run(Case(layout(4, "zero1", tp=2), Problem(optim="muon", family="gpt2", ema=0.5), 2)),
     Run(Case(layout(4, "ddp", tp=2, sequence_parallel=False), Problem(family="qwen3"), 4)),
     Run(Case(layout(4, "ddp", pp=4, pp_schedule="dualpipe_v"), Problem(layers=8, packed=True), 1)),
     Run(
@@ -59,7 +59,7 @@ FAST = [
         )
     ),
     Run(Case(layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), IDLE, 4)),
-    Run(Case(layout(4, "zero1", pp=2, cp=2), Problem(masks="empty"), 2)),
+    Run(Case(layout(4, "zero1", pp=2, cp=2), Problem(masks="empty", ema=0.5), 2)),
     Run(Case(layout(4, "fsdp", tp=2), Problem(masks="empty", dtype="fp16"), 2)),
     Run(
         Case(
@@ -87,7 +87,7 @@ FAST = [
     ),
     Run(Case(layout(4, "fsdp", tp=2), Problem(vocab=50257, dtype="fp32"), 4)),
     Run(Case(layout(4, "ddp", tp=4), Problem(), 1), layout(1, "none")),
-    Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon"), 1), layout(4, "zero1", pp=2)),
+    Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon", ema=0.5), 1), layout(4, "zero1", pp=2)),
     Run(
         Case(layout(4, "zero1", pp=2), Problem(optim="adafactor", tied=False), 1),
         layout(4, "zero1", tp=2),

@@ -33,6 +33,7 @@ def held_bytes(
     parallel: ParallelConfig,
     rank: int,
     without_memory: bool = False,
+    ema: float = 0.0,
 ) -> StateBytes:
     """Of the weights, their gradients and the optimizer's state, built as training builds them.
 
@@ -43,7 +44,7 @@ def held_bytes(
             patch.setattr(torch.nn.Module, "to_empty", lambda module, device: module)
         built = build_layout(model, parallel, ComputeConfig(), ranks, fill=False)
         assert without_memory == all(local(w.data).is_meta for w in built.bare.parameters())
-        optimizer = build_optimizer(built, optim)
+        optimizer = build_optimizer(built, optim, ema=ema)
         weights = sum(local(weight.data).nbytes for weight in built.bare.parameters())
         state = sum(state.piece.nbytes for method in optimizer.methods for state in method.states())
     return StateBytes(weights, weights, state)
@@ -72,6 +73,8 @@ def test_each_optimizer_keeps_the_predicted_state(kind: str, parallel: ParallelC
         assert state_bytes(model, optim, parallel, place) == held_bytes(
             model, optim, parallel, rank
         )
+        with_average = state_bytes(model, optim, parallel, place, averaged=True)
+        assert with_average == held_bytes(model, optim, parallel, rank, ema=0.9)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt2"])

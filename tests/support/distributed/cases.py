@@ -35,6 +35,7 @@ class Problem:
     optim: OptimizerKind = "adamw"
     state_in: Literal["device", "host", "disk"] = "device"
     z_loss: float = 0.0
+    ema: float = 0.0
     kernels: Literal["torch", "triton"] = "torch"
     """triton: by Triton's interpreter, in float32 or less; one process has torch's."""
 
@@ -165,8 +166,10 @@ FAMILIES = [
     for family, z_loss in (("qwen2", 0.0), ("qwen3", 0.1), ("gpt2", 0.0))
 ]
 
-OPTIMIZERS = [Problem(optim=kind, tied=kind == "muon") for kind in get_args(OptimizerKind)[1:]]
-OFFLOADED = [Problem(state_in="disk"), Problem(state_in="disk", optim="lion", tied=False)]
+OPTIMIZERS = [
+    Problem(optim=kind, tied=kind == "muon", ema=0.5) for kind in get_args(OptimizerKind)[1:]
+]
+OFFLOADED = [Problem(state_in="disk"), Problem(state_in="disk", optim="lion", tied=False, ema=0.5)]
 
 CROSS = [
     (layout(4, "fsdp"), layout(4, "ddp", tp=4)),
