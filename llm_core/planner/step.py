@@ -169,7 +169,7 @@ def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPl
 
 def _has_head(work: Work, at: Coordinates) -> bool:
     """The last stage does, which V-shaped schedules put on the first rank."""
-    plan = work.parallel.plan(work.model.num_layers)
+    plan = work.parallel.plan(work.model)
     return plan is None or plan.has_weight(at.stage, "head.weight")
 
 
@@ -201,30 +201,34 @@ def _copies(work: Work, at: Coordinates) -> int:
 
 
 def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
-    """Of a step of the whole run."""
+    """Of a step of the whole run, whose processes wait for the one with most to compute."""
     model, train, parallel, m = work.model, work.train, work.parallel, work.micro_batches
-    tokens, share = tokens_on_a_rank(train, parallel), parallel.tp * parallel.pp
-    block_weights = (model.matmul_parameters() - model.vocab_size * model.dim) / share
-    head_weights = model.vocab_size * model.dim / parallel.tp
+    tokens, plan = tokens_on_a_rank(train, parallel), parallel.plan(model)
+    layers, vocabulary = model.num_layers, model.vocab_size / parallel.tp
+    if plan is not None:
+        layers = plan.num_layers_of(plan.costs_most())
+        vocabulary *= plan.has_weight(plan.costs_most(), "head.weight")
+    share = layers / (model.num_layers * parallel.tp)
+    block_weights = (model.matmul_parameters() - model.vocab_size * model.dim) * share
+    head_weights = vocabulary * model.dim
     rate = hardware.peak(train.dtype) * hardware.matmul_share
     block_rate = hardware.peak(train.dtype, train.float8) * hardware.matmul_share
     head_s = 6 * head_weights * tokens / rate
     blocks_s = 6 * block_weights * tokens / block_rate
     # Half of all pairs of a row, forward and twice backward; kernels of attention reach less.
     attended = model.attended_tokens(train.seq_len)
-    pairs = model.num_layers * model.attention_dim * attended / share
+    pairs = model.num_layers * model.attention_dim * attended * share
     if parallel.cp_kind != "ulysses" and not parallel.cp_balanced:
         # The last slice attends all others: of c slices (2 c - 1) / c times the mean.
         pairs *= 2 - 1 / parallel.cp
     attention_s = 6 * pairs * tokens / (rate * hardware.attention_share)
     number = 4 if train.dtype == "fp32" else 2
-    kept = block_numbers(model, train)
+    kept = block_numbers(model, train, tensor_ranks=parallel.tp)
     passes = hardware.passes or _passes(train)
-    layers = model.num_layers / parallel.pp
     stream = kept.stream / (parallel.tp if parallel.sequence_parallel else 1)
     moved = passes * (stream + kept.shared / parallel.tp) * number * layers
     loss_passes = hardware.loss_passes or (6 if train.compile else 24)
-    loss_moved = loss_passes * model.vocab_size / parallel.tp
+    loss_moved = loss_passes * vocabulary
     memory_rate = hardware.memory_gb_s * 1e9 * hardware.memory_share
     between_s = (tokens * (moved + loss_moved) + WEIGHT_BYTES * block_weights) / memory_rate
     again_s = {

@@ -108,10 +108,10 @@ def held_weights(
     outside = weights_outside(model)
     if parallel.pp > 1 and model.tied_embeddings:
         outside["head.weight"] = outside["embedding.weight"]
-    plan, num_layers = parallel.plan(model.num_layers), model.num_layers
+    plan, num_layers = parallel.plan(model), model.num_layers
     if plan is not None:
         outside = {n: shape for n, shape in outside.items() if plan.has_weight(at.stage, n)}
-        num_layers = sum(len(plan.layers_of(stage)) for stage in plan.stages_of(at.stage))
+        num_layers = plan.num_layers_of(at.stage)
     counted = [(n, shape, 1) for n, shape in outside.items()]
     counted += [(n, shape, num_layers) for n, shape in block_shapes(model).items()]
     return [

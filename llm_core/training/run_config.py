@@ -150,7 +150,7 @@ def nearest_layouts(
 def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
     """Raises ConfigError where layers, heads, tokens or micro batches do not divide."""
     check_shares(parallel)
-    plan = parallel.plan(model.num_layers)
+    plan = parallel.plan(model)
     piece = train.micro_batch_sequences * parallel.dp
     for size in reversed(train.batch_sizes.all):
         name = "global_batch_sequences" if size == train.global_batch_sequences else "batch_ramp"

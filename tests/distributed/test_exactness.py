@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from llm_core.memory.config import MemoryConfig
-from tests.support.distributed.cases import LAYOUTS, Case, Problem, layout, micro_sizes, rows_for
+from tests.support.distributed.cases import (
+    COPIED_KEYS,
+    LAYOUTS,
+    Case,
+    Problem,
+    layout,
+    micro_sizes,
+    rows_for,
+)
 from tests.support.distributed.matrix import Run, failures, from_plain, to_plain, whole_matrix
 from tests.support.distributed.processes import run_program
 
@@ -59,7 +67,11 @@ FAST = [
         )
     ),
     Run(Case(layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), IDLE, 4)),
-    Run(Case(layout(4, "zero1", pp=2, cp=2), Problem(masks="empty", ema=0.5), 2)),
+    Run(
+        Case(
+            layout(4, "zero1", pp=2, cp=2), Problem(vocab=400, layers=4, masks="empty", ema=0.5), 2
+        )
+    ),
     Run(Case(layout(4, "fsdp", tp=2), Problem(masks="empty", dtype="fp16"), 2)),
     Run(
         Case(
@@ -86,6 +98,9 @@ FAST = [
         )
     ),
     Run(Case(layout(4, "fsdp", tp=2), Problem(vocab=50257, dtype="fp32"), 4)),
+    *(Run(case) for case in COPIED_KEYS[1:4]),
+    Run(COPIED_KEYS[6]),
+    Run(COPIED_KEYS[0], layout(4, "fsdp")),
     Run(Case(layout(4, "ddp", tp=4), Problem(), 1), layout(1, "none")),
     Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon", ema=0.5), 1), layout(4, "zero1", pp=2)),
     Run(

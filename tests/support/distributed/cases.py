@@ -30,6 +30,7 @@ class Problem:
     has none that does. empty: as uneven, but for a second step in which none does."""
     packed: bool = False
     family: str = "llama"
+    kv_heads: int = 4
     layers: int = 2
     dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
     optim: OptimizerKind = "adamw"
@@ -53,7 +54,7 @@ class Problem:
             16,
             self.layers,
             heads,
-            4,
+            self.kv_heads,
             24,
             64,
             tied_embeddings=self.tied,
@@ -223,8 +224,29 @@ def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
     ]
 
 
+COPIED_KEYS = [
+    Case(
+        parallel,
+        Problem(kv_heads=kv, tied=False, family=family, layers=layers_for(parallel)),
+        1,
+    )
+    for parallel, kv, family in (
+        (layout(4, "ddp", tp=4), 2, "qwen2"),
+        (layout(4, "ddp", tp=4), 1, "qwen3"),
+        (layout(4, "ddp", tp=4, sequence_parallel=False), 1, "qwen2"),
+        (layout(4, "ddp", tp=4, tp_overlap="ring"), 2, "qwen2"),
+        *((layout(4, kind, tp=2), 1, "llama") for kind in ("zero1", "fsdp")),
+        (layout(4, "ddp", pp=2, tp=2, pp_schedule="zero_bubble"), 1, "llama"),
+        (layout(4, "ddp", cp=2, tp=2), 1, "llama"),
+        (layout(4, "ddp", cp=2, tp=2, cp_kind="ring"), 1, "qwen3"),
+        (layout(8, "fsdp", tp=4), 2, "qwen2"),
+    )
+]
+"""More tensor ranks than key/value heads."""
+
 MATRIX = [case for parallel in LAYOUTS for case in cases_of(parallel, VARIED)]
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[::2]]
+MATRIX += COPIED_KEYS
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS + OFFLOADED)[::2]]
 SINGLES = [
     case

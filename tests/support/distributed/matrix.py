@@ -89,6 +89,12 @@ def whole_matrix() -> list[Run]:
         for one, into in cases.CROSS
         for p in cases.OPTIMIZERS
     ]
+    exchanges += [
+        Run(case, into)
+        for case in cases.COPIED_KEYS
+        for into in (single, cases.layout(4, "fsdp"))
+        if case.parallel.num_processes == 4
+    ]
     return [
         Run(case) for case in cases.MATRIX + cases.SINGLES + cases.LARGE + cases.ROUGH
     ] + exchanges
