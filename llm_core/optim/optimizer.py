@@ -8,11 +8,13 @@ checkpoints as tensors by name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from llm_core.optim.average import AVERAGE
 from llm_core.optim.guard import NO_TARGETS, NOT_FINITE, OVERFLOW, UPDATED, Guard
 from llm_core.optim.loss_scale import LossScaler
 from llm_core.optim.method import Method, State, Update
@@ -71,6 +73,27 @@ class Optimizer:
         if self.scaler is not None:
             self.scaler.observe((reason == OVERFLOW) | (reason == NOT_FINITE), reason == NO_TARGETS)
         return report
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within, weights are their averages, if there are any. Every process must enter it, and
+        between steps; it waits for the device."""
+        # Before the first update there is nothing to average.
+        own = [state for state in self.states() if state.kind == AVERAGE and self.num_updates > 0]
+        self._exchange(own)
+        try:
+            yield
+        finally:
+            self._exchange(own)
+
+    @torch.no_grad()
+    def _exchange(self, averages: Sequence[State]) -> None:
+        """Put averages where weights are and weights where averages are; once more, back."""
+        for state in averages:
+            weight = state.weight.data
+            average = state.piece.to(weight.device, copy=True)
+            state.piece.copy_(weight)
+            weight.copy_(average)
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

@@ -34,7 +34,7 @@ from llm_core.model.operations import apply_kernels, check_kernels
 from llm_core.model.precision import HALF_DTYPES, stream_dtype
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.degrees import StagePlan
+from llm_core.parallel.degrees import StagePlan, key_copies
 from llm_core.parallel.frozen import freeze
 from llm_core.parallel.fsdp import shard_weights, shorten_gradients
 from llm_core.parallel.layout import Layout
@@ -64,9 +64,9 @@ def build_layout(
     a layout cannot do what is asked for.
     """
     check_kernels(compute.kernels, ranks.device, config, compute.dtype)
-    plan = parallel.plan(config.num_layers)
+    plan = parallel.plan(config)
     model, parts = _build(config, plan, ranks)
-    tensor = _tensor_shards(parallel, ranks) if parallel.tp > 1 else None
+    tensor = _tensor_shards(config, parallel, ranks) if parallel.tp > 1 else None
     if tensor is not None:
         tensor.apply(model, parts.values())
     if trains is not None:
@@ -115,11 +115,17 @@ def _build(
     return model, {0: model}
 
 
-def _tensor_shards(parallel: ParallelConfig, ranks: Ranks) -> TensorShards:
-    group = _group(ranks, "tp")
+def _tensor_shards(config: ModelConfig, parallel: ParallelConfig, ranks: Ranks) -> TensorShards:
+    group, copies = _group(ranks, "tp"), key_copies(config, parallel.tp)
     check_access(parallel.tp_overlap, group, ranks.device)
     overlap = Overlap(group, parallel.tp_overlap) if parallel.tp_overlap != "none" else None
-    return TensorShards(group, parallel.sequence_parallel, overlap)
+    of_head = None
+    if copies > 1:
+        first = dist.get_rank(group) // copies * copies
+        members = dist.get_process_group_ranks(group)[first : first + copies]
+        # Known to its members alone: of thousands of groups each process is in one.
+        of_head = dist.new_group(members, use_local_synchronization=True)
+    return TensorShards(group, parallel.sequence_parallel, overlap, of_head)
 
 
 def _set_stream_and_loss(
@@ -169,7 +175,8 @@ def _choose_kernels(
     model: Transformer, parallel: ParallelConfig, compute: ComputeConfig, ranks: Ranks
 ) -> None:
     config = model.config
-    heads = config.num_heads // parallel.tp, config.num_kv_heads // parallel.tp, config.head_dim
+    kv_heads = max(1, config.num_kv_heads // parallel.tp)
+    heads = config.num_heads // parallel.tp, kv_heads, config.head_dim
     name = "sdpa" if compute.attention == "auto" else compute.attention
     backend = prepare_backend(name, ranks.device, heads)
     # Other context ranks would be sent the copies.

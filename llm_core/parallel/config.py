@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_core.config import ConfigError, check_bounds
-from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, TensorOverlap
+from llm_core.model.config import ModelConfig
+from llm_core.parallel.degrees import (
+    ContextKind,
+    Schedule,
+    StagePlan,
+    TensorOverlap,
+    end_layers,
+)
 
 Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "auto"]
 SPLIT_BACKWARD: tuple[Schedule, ...] = ("zero_bubble", "zero_bubble_v", "dualpipe_v")
@@ -141,8 +148,9 @@ class ParallelConfig:
         shards = f" (dp_shard {self.dp_shard})" if self.dp_shard else ""
         return f"pp {self.pp} x dp {self.dp}{shards} x cp {self.cp} x tp {self.tp}"
 
-    def plan(self, num_layers: int) -> StagePlan | None:
+    def plan(self, model: ModelConfig) -> StagePlan | None:
         """Which pipeline rank has which layers; None without a pipeline. Raises ConfigError."""
         if self.pp == 1:
             return None
-        return StagePlan(self.pp_schedule, self.pp, num_layers, self.pp_stages_per_rank)
+        each = self.pp_stages_per_rank
+        return StagePlan(self.pp_schedule, self.pp, model.num_layers, each, end_layers(model))

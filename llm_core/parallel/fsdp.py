@@ -105,8 +105,9 @@ def shorten_gradients(model: nn.Module, dtype: torch.dtype) -> None:
     """Have FSDP keep shards of gradients in a 16-bit dtype; it would give them that of the weights,
     block by block as they come."""
     for weight in model.parameters():
-        weight.grad_dtype = None  # any
-        weight.register_post_accumulate_grad_hook(lambda weight: _shorten(weight, dtype))
+        if weight.requires_grad:
+            weight.grad_dtype = None  # any
+            weight.register_post_accumulate_grad_hook(lambda weight: _shorten(weight, dtype))
 
 
 def _shorten(weight: Tensor, dtype: torch.dtype) -> None:

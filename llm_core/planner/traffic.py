@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.degrees import Schedule
+from llm_core.parallel.degrees import Schedule, key_copies
 from llm_core.planner.activations import PRODUCT_BYTES, STREAM_BYTES, tokens_on_a_rank
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.weights import block_shapes, held_weights, num_replicas, shard_ranks
@@ -66,23 +66,32 @@ def step_traffic(
     """Of the fullest process."""
     m = train.global_batch_sequences // (train.micro_batch_sequences * parallel.dp)
     found = _of_weights(model, train, parallel, hardware, compute, m)
-    layers = -(-model.num_layers // parallel.pp)
+    plan = parallel.plan(model)
+    layers = model.num_layers if plan is None else plan.num_layers_of(plan.costs_most())
     stream = tokens_on_a_rank(train, parallel) * model.dim * STREAM_BYTES[train.dtype]
     if parallel.tp > 1:
         link = _Link(hardware, parallel.tp, parallel.tp)
         # Four gatherings and four sums, forward and backward; head and embedding have a pair each.
         pairs = (4 * layers + 2) * m
         one = (parallel.tp - 1) / parallel.tp * stream
+        kinds = ("all_gather", "reduce_scatter")
         sent = 2 * pairs * one
-        elapsed_s = pairs * sum(link.time_s(kind, one) for kind in ("all_gather", "reduce_scatter"))
+        elapsed_s = pairs * sum(link.time_s(kind, one) for kind in kinds)
+        if (copies := key_copies(model, parallel.tp)) > 1:
+            # Of a key/value head, the rows that others of its ranks hold.
+            rows = (model.num_heads / model.num_kv_heads + 2) * model.head_dim
+            one = (copies - 1) / copies * rows * model.dim * PRODUCT_BYTES[train.dtype]
+            near = _Link(hardware, copies, copies)
+            sent += 2 * layers * m * one
+            elapsed_s += layers * m * sum(near.time_s(kind, one) for kind in kinds)
         hidden = 0.0 if parallel.tp_overlap == "none" else 0.7 * hardware.overlap * elapsed_s
         found.append(Traffic("tp", sent, elapsed_s, elapsed_s - hidden, link.across_nodes))
     if parallel.cp > 1:
         found.append(_of_context(model, train, parallel, hardware, compute, layers * m))
-    if parallel.pp > 1:
+    if plan is not None:
         # Stages lie furthest apart: pp is the outermost axis.
         link = _Link(hardware, 2, 2 * num_replicas(parallel) * parallel.tp)
-        per_rank = parallel.plan(model.num_layers).per_rank  # type: ignore[union-attr]
+        per_rank = plan.per_rank
         piece = stream / (parallel.tp if parallel.sequence_parallel else 1)
         sent = 2 * m * per_rank * piece
         one_s = link.time_s("send", piece)
@@ -228,7 +237,7 @@ def _of_context(
     link = _Link(hardware, parallel.cp, parallel.cp * parallel.tp)
     tokens, part = tokens_on_a_rank(train, parallel), (parallel.cp - 1) / parallel.cp
     number = PRODUCT_BYTES[train.dtype]
-    keys = 2 * model.num_kv_heads * model.head_dim / parallel.tp
+    keys = 2 * max(1, model.num_kv_heads / parallel.tp) * model.head_dim
     if parallel.cp_kind == "ulysses":
         # All-to-all of queries, keys, values and outputs, forward and backward.
         sent = 2 * part * tokens * number * (2 * model.attention_dim / parallel.tp + keys)

@@ -116,7 +116,7 @@ def held_weights(
     outside = weights_outside(model)
     if parallel.pp > 1 and model.tied_embeddings:
         outside["head.weight"] = outside["embedding.weight"]
-    plan, layers = parallel.plan(model.num_layers), list(range(model.num_layers))
+    plan, layers = parallel.plan(model), list(range(model.num_layers))
     if plan is not None:
         outside = {n: shape for n, shape in outside.items() if plan.has_weight(at.stage, n)}
         layers = [n for stage in plan.stages_of(at.stage) for n in plan.layers_of(stage)]
@@ -160,8 +160,9 @@ def state_bytes(
     parallel: ParallelConfig,
     at: Coordinates = Coordinates(),
     gradient_bits: int = 32,
+    averaged: bool = False,
 ) -> StateBytes:
-    """Of one process, exact to the byte."""
+    """Of one process, exact to the byte. averaged: with an average of the weights (`train.ema`)."""
     trains = partial(is_trained, config=optim) if has_frozen(optim) else None
     held, size = held_weights(model, parallel, at, trains), shard_ranks(parallel)
     mine = [
@@ -172,6 +173,7 @@ def state_bytes(
     num_kept = sum(each.numel for each in kept)
     num_trained = sum(each.numel for each in kept if not each.is_frozen)
     optimizer = sum(e.count * _optimizer_bytes(e, optim) for e in mine if not e.is_frozen)
+    optimizer += averaged * MASTER_BYTES * sum(e.numel for e in mine if not e.is_frozen)
     return StateBytes(MASTER_BYTES * num_kept, gradient_bits // 8 * num_trained, optimizer)
 
 

@@ -213,9 +213,10 @@ class PagedCache:
             mixed_1HND = self._tiled.attend(q_HND, k_GND, v_GND, *stored, window)
             return self._in_rows(mixed_1HND, len(q_BHTD))
         if coming.is_decode and self._is_small(coming):
-            new = (x.transpose(0, 1) for x in (q_HND, k_GND, v_GND))
+            q_NHD, k_NGD, v_NGD = (x.transpose(0, 1) for x in (q_HND, k_GND, v_GND))
             stored = self.keys.stored[layer], self.values.stored[layer]
-            mixed_NHD = attend_blocks(*new, *stored, coming.tables_SM, coming.lengths_S, window)
+            which = coming.tables_SM, coming.lengths_S
+            mixed_NHD = attend_blocks(q_NHD, k_NGD, v_NGD, *stored, *which, window)
             return self._in_rows(mixed_NHD.transpose(0, 1)[None], len(q_BHTD))
         self.keys.write_slots(layer, coming.slots_N, k_GND.transpose(0, 1))
         self.values.write_slots(layer, coming.slots_N, v_GND.transpose(0, 1))

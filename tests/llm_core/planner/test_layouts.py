@@ -132,9 +132,13 @@ def test_bubbles_are_those_of_the_papers(schedule: str, stages: int, m: int, sha
 def test_later_ranks_of_a_pipeline_keep_fewer_micro_batches(
     schedule: str, first: float, last: float
 ) -> None:
-    """Of 8, on 4 ranks with 8 layers each (Narayanan et al., 2021, section 2.2)."""
+    """Of 8, on 4 ranks, in units of their layers (Narayanan et al., 2021, section 2.2)."""
     parallel = layout(4, "ddp", pp=4, pp_schedule=schedule)
-    kept = [layers_in_flight(LLAMA_8B, parallel, 8, rank) / 8 for rank in (0, 3)]
+    plan = parallel.plan(LLAMA_8B)
+    assert plan is not None
+    kept = [
+        layers_in_flight(LLAMA_8B, parallel, 8, rank) / plan.num_layers_of(rank) for rank in (0, 3)
+    ]
     assert kept == [first, last]
 
 

@@ -99,8 +99,8 @@ def test_impossible_settings_are_refused(make: Any, values: dict[str, Any]) -> N
             ),
         ),
         (
-            {"num_processes": 4, "tp": 4},
-            r"model.num_kv_heads .2. must be shared by 4 tensor ranks in equal parts; try tp=2",
+            {"num_processes": 8, "tp": 8},
+            r"model.num_kv_heads .2. must be shared by 8 tensor ranks .* the 4 query .*; try tp=4",
         ),
         (
             {"num_processes": 2, "pp": 2, "pp_schedule": "dualpipe_v"},

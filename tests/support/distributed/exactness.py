@@ -101,6 +101,7 @@ def make_trainer(
         gradient_bits=problem.gradient_bits,
         kernels=problem.kernels,
         z_loss=problem.z_loss,
+        ema=problem.ema,
         seed=7,
         data=DataConfig(mask_documents=problem.packed),
     )
@@ -122,7 +123,7 @@ def make_trainer(
     )
     trains = functools.partial(is_trained, config=config.optim)
     layout = build_layout(config.model, parallel, train, ranks, memory, trains=trains)
-    optimizer = build_optimizer(layout, config.optim, train.dtype, scratch=folder)
+    optimizer = build_optimizer(layout, config.optim, train.dtype, folder, train.ema)
     checkpoints = Checkpoints(folder, ranks)
     return Trainer(
         layout,
@@ -149,9 +150,11 @@ def compute(trainer: Trainer) -> Found:
             report = trainer.train_step(step, LR)
         found[f"loss.{step}"], found[f"norm.{step}"] = report[:2].unbind()
         found[f"sources.{step}"] = report[len(StepReport._fields) :]
-    sums = trainer.validation_sums()
+    with trainer.published():
+        sums = trainer.validation_sums()
+        averages = {f"average.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
     assert sums is not None
-    found["validation.sums"] = sums
+    found |= averages | {"validation.sums": sums}
     return found | {f"parameter.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
 
 
