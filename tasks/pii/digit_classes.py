@@ -104,7 +104,9 @@ class DigitClasses:
 
     def of(self, numbers: np.ndarray, num_digits: int) -> np.ndarray:
         """The classes of the last digits (so many) of numbers (int64)."""
-        tens, read = np.zeros(len(numbers), np.int64), numbers // 10**num_digits
+        tens = np.zeros(len(numbers), np.int64)
+        # What stands before them; an int64 has at most 19 digits.
+        read = numbers // 10**num_digits if num_digits < 19 else tens
         for place in range(num_digits - 1, -1, -1):
             # Faster than the remainder, which is not vectorised.
             head = numbers // 10**place
