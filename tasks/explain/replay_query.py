@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from llm_core.config import ConfigError, nearest
 from tasks.quality.config import QualityConfig
-from tasks.quality.presets import MIN_LINES, Rule
+from tasks.quality.presets import LISTING_WORDS, MIN_LINES, Rule
 from tasks.quality.rules import (
     UNSEGMENTED_FROM,
     WITHOUT_TERMINAL_PUNCTUATION,
@@ -96,12 +96,17 @@ def _breaks(rule: Rule, fields: dict[str, str]) -> str:
     conditions = [f"{column} {'<' if rule.side == 'min' else '>'} {_threshold(rule)}"]
     if fields[rule.feature] in ("float", "double"):
         conditions.append(f"NOT isnan({column})")  # DuckDB takes NaN for the largest number
-    if rule.applies_to in ("segmented", "segmented_lines"):
-        conditions.append(f"q.unsegmented_frac < {UNSEGMENTED_FROM!r}")
-    elif rule.applies_to == "terminal":
-        conditions.append(f"l.language NOT IN ({_texts(WITHOUT_TERMINAL_PUNCTUATION)})")
-    if rule.applies_to in ("lines", "segmented_lines"):
-        conditions.append(f"q.num_lines >= {MIN_LINES}")
+    is_segmented = f"q.unsegmented_frac < {UNSEGMENTED_FROM!r}"
+    words = f"q.mean_sentence_words / CASE WHEN {is_segmented} THEN 1 ELSE 2 END"
+    fewest, most = LISTING_WORDS
+    scopes = {
+        "all": "true",
+        "segmented": is_segmented,
+        "terminal": f"l.language NOT IN ({_texts(WITHOUT_TERMINAL_PUNCTUATION)})",
+        "lines": f"q.num_lines >= {MIN_LINES}",
+        "listing": f"NOT ({words} > {fewest} AND {words} <= {most})",
+    }
+    conditions += [scopes[scope] for scope in rule.applies_to.split("_")]
     if rule.languages:
         conditions.append(f"l.language IN ({_texts(rule.languages)})")
     return " AND ".join(conditions)

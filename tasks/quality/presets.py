@@ -33,8 +33,10 @@ mixed         the default, for text of many languages and kinds (docs/lab-notes/
               and measured). Gopher's questions of words, with FineWeb-2's word lengths by language;
               in place of ends of lines and small repetitions, which prose in lines of fixed width,
               verse, manuals and long documents fail, it asks what the characters are: letters, not
-              digits, symbols, marks or damage. Repetition drops where it is most of the text, and
-              running heads of pages are not lines.
+              digits, symbols, marks or damage. It asks for more of them where the text has no
+              sentences (`listing`), since headers, tables and menus share their shares of
+              characters with dictionaries and standards, which have sentences. Repetition drops
+              where it is most of the text, and running heads of pages are not lines.
 
 Rules of words and sentences of English do not fit every script and language; a rule that does not
 apply is not broken:
@@ -48,6 +50,9 @@ apply is not broken:
   duplicate n-grams count there from eight letters on, about as long as five words of English;
 * shares of lines say nothing of a few lines (`lines`: of MIN_LINES or more), and that a line is
   short says nothing where 30 letters are a paragraph (`segmented_lines`);
+* text of sentences is not judged by how its headings and tables look (`listing`: text whose mean
+  sentence has LISTING_WORDS[0] words or fewer, or more than LISTING_WORDS[1]; twice as many
+  letters in scripts without spaces);
 * Thai and Lao end sentences with a space: no rule on punctuation at the ends of lines (FineWeb-2
   sets it to 0 for Thai).
 """
@@ -60,10 +65,23 @@ from typing import Any, Literal
 
 from tasks.quality.fineweb2 import FINEWEB2, LanguageLimits, word_chars
 
-Scope = Literal["all", "segmented", "terminal", "lines", "segmented_lines"]
+Scope = Literal[
+    "all",
+    "segmented",
+    "terminal",
+    "lines",
+    "segmented_lines",
+    "listing",
+    "lines_listing",
+    "segmented_listing",
+    "segmented_lines_listing",
+]
 
 MIN_LINES = 10
 """Lines from which a share of lines means something, in rules for `lines`."""
+LISTING_WORDS = (4, 30)
+"""Between these mean lengths of a sentence a text is no listing. Prose of all languages read has 8
+to 30; entries without a verb have fewer, and what has no marks between entries has more."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +90,10 @@ class Rule:
     off.
 
     applies_to: `segmented` leaves out scripts without spaces, `terminal` languages that end
-    sentences without a mark, `lines` texts of few lines, `segmented_lines` what `segmented` and
-    `lines` leave out. languages: labels it applies to; empty for all. cuts: (language, threshold)
-    where languages have thresholds of their own; `threshold` is that of all others.
+    sentences without a mark, `lines` texts of few lines, `listing` texts of sentences; scopes
+    joined by `_` leave out what each of them does. languages: labels it applies to; empty for all.
+    cuts: (language, threshold) where languages have thresholds of their own; `threshold` is that of
+    all others.
     """
 
     name: str
@@ -190,16 +209,19 @@ _FINEWEB_CODE = (
     _NEWLINES,
 )
 
+_MIXED_SCOPES: dict[str, Scope] = {
+    "TOO_MANY_HASHES": "listing",  # licences in comments
+    "TOO_MANY_ELLIPSIS_LINES": "lines_listing",  # dialogue
+    "TOO_FEW_STOP_WORDS": "listing",  # text of another language behind an English head
+}
 _MIXED = (
     *(
         replace(
             rule,
-            threshold={"LONG_WORDS": 15, "TOO_FEW_ALPHABETIC_WORDS": 0.84}.get(
-                rule.name, rule.threshold
-            ),
-            applies_to="lines" if rule.name == "TOO_MANY_ELLIPSIS_LINES" else rule.applies_to,
+            threshold={"SHORT_WORDS": 2, "LONG_WORDS": 15}.get(rule.name, rule.threshold),
+            applies_to=_MIXED_SCOPES.get(rule.name, rule.applies_to),
             cuts={
-                "SHORT_WORDS": word_chars("SHORT_WORDS"),
+                "SHORT_WORDS": (("en", 3.0), *word_chars("SHORT_WORDS")),
                 "LONG_WORDS": (("en", 10.0), *word_chars("LONG_WORDS")),
             }.get(rule.name, ()),
         )
@@ -208,14 +230,17 @@ _MIXED = (
     ),
     *_rules(
         "mixed",
-        ("TOO_MANY_SIGNS", "sign_frac", "max", 0.24, "segmented"),
+        ("FEW_WORDS_IN_LISTING", "alphabetic_word_frac", "min", 0.84, "listing"),
+        ("TOO_MANY_SIGNS", "sign_frac", "max", 0.30, "segmented"),
+        ("MANY_SIGNS_IN_LISTING", "sign_frac", "max", 0.24, "segmented_listing"),
         ("TOO_MANY_SYMBOLS", "symbol_frac", "max", 0.12, "segmented"),
         ("DAMAGED_CHARACTERS", "mojibake_frac", "max", 0.005),
-        ("TOO_MANY_BARE_LINES", "bare_line_frac", "max", 0.80, "segmented_lines"),
-        ("DUPLICATE_BODY_LINES", "body_dup_line_frac", "max", 0.40, "lines"),
+        ("TOO_MANY_BARE_LINES", "bare_line_frac", "max", 0.90, "segmented_lines"),
+        ("BARE_LINES_IN_LISTING", "bare_line_frac", "max", 0.80, "segmented_lines_listing"),
+        ("DUPLICATE_BODY_LINES", "body_dup_line_frac", "max", 0.50, "lines"),
         ("TOP_2GRAM", "top_2gram_char_frac", "max", 0.20, "segmented"),
-        ("DUPLICATE_5GRAMS", "dup_5gram_char_frac", "max", 0.80, "segmented"),
-        ("DUPLICATE_10GRAMS", "dup_10gram_char_frac", "max", 0.80),
+        ("DUPLICATE_5GRAMS", "dup_5gram_char_frac", "max", 0.97, "segmented"),
+        ("DUPLICATE_10GRAMS", "dup_10gram_char_frac", "max", 0.97),
     ),
 )
 

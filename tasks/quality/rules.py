@@ -23,7 +23,7 @@ import numpy as np
 from llm_core.config import ConfigError
 from tasks.corpus.metadata import text_under
 from tasks.quality.limits import RuleOverlay, drawn_feature
-from tasks.quality.presets import MIN_LINES, PRESETS, RULE_NAMES, Rule
+from tasks.quality.presets import LISTING_WORDS, MIN_LINES, PRESETS, RULE_NAMES, Rule
 
 MAX_RULES = 64
 WITHOUT_TERMINAL_PUNCTUATION = ("th", "lo")
@@ -126,13 +126,17 @@ def judge(
     labels per document.
     """
     verdicts, drops = np.zeros(len(languages), np.uint64), np.zeros(len(languages), np.uint64)
+    segmented = features["unsegmented_frac"] < UNSEGMENTED_FROM
+    # A word of Chinese or Japanese is about two letters.
+    sentence_words = features["mean_sentence_words"] / np.where(segmented, 1, 2)
+    fewest, most = LISTING_WORDS
     applies = {
         "all": np.ones(len(languages), bool),
-        "segmented": features["unsegmented_frac"] < UNSEGMENTED_FROM,
+        "segmented": segmented,
         "terminal": ~np.isin(languages.astype(str), WITHOUT_TERMINAL_PUNCTUATION),
         "lines": features["num_lines"] >= MIN_LINES,
+        "listing": ~((sentence_words > fewest) & (sentence_words <= most)),
     }
-    applies["segmented_lines"] = applies["segmented"] & applies["lines"]
     # One tuple per set of rules, so identity tells them apart.
     kinds = np.full(len(languages), None, object) if kinds is None else kinds
     labels = list(zip(sources, languages, kinds, strict=True))
@@ -145,7 +149,8 @@ def judge(
             continue
         for judgement in judgements:
             rule = judgement.rule
-            broken = mine & applies[rule.applies_to] & breaks(rule, features, languages)
+            scopes = (applies[scope] for scope in rule.applies_to.split("_"))
+            broken = np.logical_and.reduce([mine, *scopes, breaks(rule, features, languages)])
             bit = broken.astype(np.uint64) << np.uint64(judgement.bit)
             verdicts |= bit
             if judgement.drops:

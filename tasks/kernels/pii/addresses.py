@@ -20,6 +20,8 @@ MAX_ADDRESS_CHARS = 24
 MAX_LIST_BYTES = 64
 _RESOLVERS = packed("8.8.8.8 8.8.4.4 1.1.1.1 1.0.0.1 9.9.9.9 4.2.2.1 4.2.2.2")
 _NOT_OF_ADDRESSES = 1 << NAME | 1 << CALL | 1 << CARD
+_MASKS = packed("128.0.0.0 192.0.0.0")
+"""Masks that begin like an address; all other ones begin from 224 on."""
 _EDGES = np.frombuffer(b"\n\r<>|", np.uint8).astype(np.uint64)  # of lines, elements and cells
 _REFERENCES = packed(
     "section sections sec sect clause clauses chapter chapters appendix paragraph see cf"
@@ -33,7 +35,10 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     """End of the IPv4 address that begins at the digit i, or -1."""
     if i - 1 > lo and is_any(v[i - 2], ALNUM):
         c = v[i - 1]
-        if c == 47 or ((c == 45 or c == 43 or c == 126) and not _quad_before(v, lo, i - 1)):
+        # boost/1.74.0.1, Get\1.0.0.1, Android.11.0.200.245 and %209.7.51.51 are no addresses.
+        if c == 47 or c == 92 or c == 46 or c == 37:
+            return -1
+        if (c == 45 or c == 43 or c == 126) and not _quad_before(v, lo, i - 1):
             return -1
     end = _octets(v, i, hi)
     if end < 0:
@@ -45,11 +50,15 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
         first, dot = first * 10 + (v[dot] - np.int64(48)), dot + 1
     if first == 0 or first == 127 or first >= 224 or contains(_ARCS, pack(v, i, i + 4)):
         return -1
+    if end - i == 9 and contains(_MASKS, pack(v, i, end)):
+        return -1
     if end < hi:
         c = v[end]
         if is_any(c, ALPHA) or c == 95 or (end + 1 < hi and c == 46 and is_any(v[end + 1], DIGIT)):
             return -1
-        joined = (c == 45 or c == 43 or c == 126) and end + 1 < hi and is_any(v[end + 1], ALNUM)
+        # 6.74.39.45-.77 is cut from the path of a drawing.
+        joined = (c == 45 or c == 43 or c == 126) and end + 1 < hi
+        joined = joined and (is_any(v[end + 1], ALNUM) or v[end + 1] == 46)
         if joined and not (c == 45 and _octets(v, end + 1, hi) > 0):
             return -1
     if is_numbering(v, lo, i) or is_counted(v, hi, end) or _is_last_version(v, lo, i, end):
@@ -106,10 +115,11 @@ def _is_known(v: np.ndarray, i: int, end: int) -> bool:
 @inner
 def _is_addressed(v: np.ndarray, lo: int, hi: int, i: int, end: int) -> bool:
     """Whether signs or the nearest word say that this is an address: [1.2.3.4], //1.2.3.4,
-    @1.2.3.4, 1.2.3.4:80, 1.2.3.4/24."""
+    1.2.3.4:80, 1.2.3.4/24. A sign @ stands before versions, too: sudo@1.8.4.1."""
     if i > lo:
         c = v[i - 1]
-        if c == 91 or c == 64 or (c == 47 and i - 1 > lo and v[i - 2] == 47):
+        closed = end < hi and (v[end] == 93 or v[end] == 58)
+        if (c == 91 and closed) or (c == 47 and i - 1 > lo and v[i - 2] == 47):
             return True
     if end + 1 < hi and (v[end] == 58 or v[end] == 47) and is_any(v[end + 1], DIGIT):
         return True

@@ -19,6 +19,7 @@ _NUMBERINGS = packed(
 )
 _WIDE_NUMBERINGS = packed("第 章 节 節 条 款 项 項 本 核 版 號")
 _WIDE_COUNTERS = packed("节 節 章 条 款 项 項 版 号 號")
+_VERSION = packed("version")
 _BRIDGES = packed("to from is was and number no nr")
 
 _WORDS_OF = {
@@ -90,6 +91,8 @@ def is_numbering(v: np.ndarray, lo: int, i: int) -> bool:
         word = pack(v, i, k)
         if i < k and contains(_NUMBERINGS, word):
             return True
+        if k - i > 7 and contains(_VERSION, pack(v, k - 7, k)):  # FileVersion, MinimumVersion
+            return True
         if i == k or not contains(_BRIDGES, word):
             return False
     return False
@@ -105,12 +108,14 @@ def is_counted(v: np.ndarray, hi: int, end: int) -> bool:
 
 @inner
 def _skip_back(v: np.ndarray, i: int, lo: int, signs: bool) -> int:
-    """Back over at most four blanks, quotes and parentheses, and over colons and equals signs where
-    asked."""
+    """Back over at most four blanks, quotes and parentheses, and over colons, equals signs and
+    brackets where asked: version="[1.2.3.4]"."""
     limit = max(lo, i - 4)
     while i > limit:
         c = v[i - 1]
-        if not (c == 32 or c == 40 or c == 34 or c == 39 or (signs and (c == 58 or c == 61))):
+        if not (
+            c == 32 or c == 40 or c == 34 or c == 39 or (signs and (c == 58 or c == 61 or c == 91))
+        ):
             break
         i -= 1
     return i

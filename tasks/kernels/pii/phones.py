@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.definitions import pii_kinds as kinds
 from tasks.kernels import inner
-from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, contains, is_any
+from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, is_any
 from tasks.kernels.pii.groups import (
     BLANK,
     DIGITS,
@@ -58,7 +58,8 @@ _DATES = (shape_of(4, 2, 2), shape_of(2, 2, 4), shape_of(4, 4))
 _DATE_SIZES = (1 << 3 * SIZE_BITS) - 1
 """The bits of the last three groups in a shape."""
 _MONTH, _MONTH_SIZES = shape_of(4, 2), (1 << 2 * SIZE_BITS) - 1
-_DAY = shape_of(8)
+_YEARS_SIZES = (1 << 2 * SIZE_BITS) - 1
+_DAY, _ZIP = shape_of(8), shape_of(5, 4)
 _NEAR_BYTES = 48
 """How far Chinese makes an unbroken number a Chinese one."""
 
@@ -84,8 +85,8 @@ def local_phone_start(v: np.ndarray, lo: int, hi: int, i: int, first_end: int) -
     start = i - 1 if i > lo and v[i - 1] == 40 else i
     if start > lo:
         c = v[start - 1]
-        # One of . - / _ + $ %
-        sign = 45 <= c <= 47 or c == 95 or c == 43 or c == 36 or c == 37
+        # One of . - / _ + $ % ?
+        sign = 45 <= c <= 47 or c == 95 or c == 43 or c == 36 or c == 37 or c == 63
         if (sign and not follows_abbreviation(v, lo, start)) or is_any(c, ALNUM):
             return -1
         # Behind digits and a colon, comma or, in a row of numbers, a blank nothing begins.
@@ -139,6 +140,15 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         return 0
     if _is_date(v, i, end, shape) or _holds_a_date(v, i, groups, k) or _counts_up(v, i, groups, k):
         return 0
+    if groups[END] == i + 8 and _is_date(v, i, i + 8, _DAY):  # ordinance 20151008-011
+        return 0
+    if shape == _ZIP and signs == HYPHEN and _is_behind_a_state(v, lo, i):
+        return 0
+    # 0.0004392232 is a decimal, and 1 (1900-1999) the years of something.
+    if k > 0 and groups[END] == i + 1 and v[i] == 48 and v[i + 1] == 46:
+        return 0
+    if k > 1 and shape & _YEARS_SIZES == _DATES[2] and _are_years(v, groups[END + k - 1], end):
+        return 0
     # 27  2008-06 is cut from such a row.
     cut = k > 0 and shape & _MONTH_SIZES == _MONTH and end < hi and v[end] == 45
     if cut and 1800 <= value_of(v, end - 7, end - 3) < 2100:
@@ -161,6 +171,8 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         and _is_cn_mobile(v, lo, hi, i, start, end, digits, shape, signs)
     ):
         return kinds.CN_MOBILE
+    if k == 0 and label != NAME and _is_a_row_of_digits(v, i, end):
+        return 0
     # Seconds since 1970 have ten digits, too.
     weak = label in (CALL, NUMBER) and not crossed
     weak = weak and not (digits == 10 and k == 0 and v[i] == 49)
@@ -272,6 +284,30 @@ def _counts_up(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
             return False
         last = value
     return True
+
+
+@inner
+def _is_behind_a_state(v: np.ndarray, lo: int, i: int) -> bool:
+    """Whether two capitals stand before i, as in "Carmella, MI 02061-1971"."""
+    if i - 4 < lo or v[i - 1] != 32 or is_any(v[i - 4], ALPHA):
+        return False
+    return is_any(v[i - 2], UPPER) and is_any(v[i - 3], UPPER)
+
+
+@inner
+def _is_a_row_of_digits(v: np.ndarray, i: int, end: int) -> bool:
+    """Whether each digit is one more than the last: 0123456789."""
+    for j in range(i + 1, end):  # noqa: SIM110 (a generator does not compile)
+        if v[j] != v[j - 1] + 1:
+            return False
+    return True
+
+
+@inner
+def _are_years(v: np.ndarray, first_end: int, end: int) -> bool:
+    """Whether the four digits before each place are years."""
+    first, last = value_of(v, first_end - 4, first_end), value_of(v, end - 4, end)
+    return 1800 <= first < 2100 and 1800 <= last < 2100
 
 
 @inner

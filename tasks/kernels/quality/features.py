@@ -24,7 +24,8 @@ ellipsis    `…` or `...`, counted left to right without overlap.
 body        lines other than running heads of pages (tasks.kernels.quality.lines).
 bare line   of at most 30 characters, without a mark that ends sentences.
 signs       digits (ASCII), punctuation (P*) and symbols (S*), per character that is not white
-            space; damaged characters per character (tasks.kernels.quality.marks).
+            space; a run of one mark or symbol is one character, so that underlines and frames of
+            tables weigh little. Damaged characters per character (tasks.kernels.quality.marks).
 sentence    ends at white space behind `.?!` and what closes after them, or at a mark of another
             script, and at the end of the text.
 per word    counts are divided by units; where there are none the ratio is 0.
@@ -158,8 +159,8 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
             buf, begin, end, flags, maps, places[0], places[1]
         )
         num_chars = end - begin - num_tails
-        digits, punctuation, symbols, blanks, damaged, wide_ends = count_marks(
-            buf, begin, end, kinds
+        digits, punctuation, symbols, solid, damaged, wide_ends = count_marks(
+            buf, begin, end, num_chars, kinds
         )
         num_lines, num_paragraphs, counts, dup_line_chars, line_chars, body = measure_lines(
             buf, begin, end, bits, line_tables, c4_tables, lines, line_spans, table, num_newlines,
@@ -213,11 +214,10 @@ def _measure_documents(texts, offsets, stop_lists, packed_arrays, tables, room, 
         row[at.body_dup_line_frac] = _ratio(body[0], body[1])
         row[at.body_dup_line_char_frac] = _ratio(body[2], body[3])
         row[at.bare_line_frac] = _ratio(bare, num_lines)
-        row[at.punctuation_frac] = _ratio(punctuation, num_chars - blanks)
-        row[at.symbol_frac] = _ratio(symbols, num_chars - blanks)
-        row[at.digit_frac] = _ratio(digits, num_chars - blanks)
-        signs = digits + punctuation + symbols
-        row[at.sign_frac] = _ratio(signs, num_chars - blanks)
+        row[at.punctuation_frac] = _ratio(punctuation, solid)
+        row[at.symbol_frac] = _ratio(symbols, solid)
+        row[at.digit_frac] = _ratio(digits, solid)
+        row[at.sign_frac] = _ratio(digits + punctuation + symbols, solid)
         row[at.mojibake_frac] = _ratio(damaged, num_chars)
         row[at.mean_sentence_words] = num_units / sentences
         for n in range(2, MAX_N + 1):  # top_2gram_char_frac to dup_10gram_char_frac

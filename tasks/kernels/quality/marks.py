@@ -3,9 +3,10 @@
 ASCII is told by vector comparison, and so are characters beyond it whose first byte begins letters
 alone; only the others are decoded and looked up.
 
-Damaged are replacement characters (U+FFFD), control characters of Latin-1 (U+0080 to U+009F), and
-UTF-8 read as Latin-1 or Windows-1252: `Ã`, `Â`, `Ð` and `Ñ` before U+00A1 to U+00BF other than
-angle quotes, and `â` before `€`; both characters count.
+A run of one mark or symbol, such as an underline or the frame of a table, is one. Damaged are
+replacement characters (U+FFFD), control characters of Latin-1 (U+0080 to U+009F), and UTF-8 read as
+Latin-1 or Windows-1252: `Ã`, `Â`, `Ð` and `Ñ` before U+00A1 to U+00BF other than angle quotes, and
+`â` before `€`; both characters count.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def mark_kinds() -> np.ndarray:
 @intrinsic
 def _kinds_of_block(typing_context: Any, buf: Any, pos: Any) -> Any:
     """Which of the 64 bytes at buf[pos] are (digits, punctuation, symbols, white space, first bytes
-    of characters to look up), each as the bits of one number."""
+    of characters to look up, followed by the same byte), each as the bits of one number."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         blocks = Blocks(builder, *arguments)
@@ -67,40 +68,45 @@ def _kinds_of_block(typing_context: Any, buf: Any, pos: Any) -> Any:
         signs = builder.and_(equal(here, 0xC3), equal(following, 0x97, 0xB7))  # × and ÷
         odd = builder.and_(within(here, 0xC2, 0xF4), builder.not_(of_letters))
         odd = builder.or_(odd, signs)
-        found = digits, punctuation, symbols, spaces, odd
+        found = digits, punctuation, symbols, spaces, odd, blocks.same(here, following)
         words = [blocks.bits(mask) for mask in found]
         return context.make_tuple(builder, signature.return_type, words)
 
-    return types.UniTuple(types.uint64, 5)(buf, types.int64), generate
+    return types.UniTuple(types.uint64, 6)(buf, types.int64), generate
 
 
 @inner
-def count_marks(buf, begin, end, table):  # type: ignore[no-untyped-def]
-    """(digits, punctuation, symbols, white space, damaged characters, wide ends of sentences) of
-    buf[begin:end], in characters.
+def count_marks(buf, begin, end, num_chars, table):  # type: ignore[no-untyped-def]
+    """(digits, punctuation, symbols, characters that are neither white space nor the sign before
+    them, damaged characters, wide ends of sentences) of buf[begin:end], in characters.
 
-    table: `mark_kinds`. Reads up to 65 bytes behind the document.
+    num_chars: of the document. table: `mark_kinds`. Reads up to 65 bytes behind the document.
     """
-    digits, punctuation, symbols, blanks, damaged, ends = 0, 0, 0, 0, 0, 0
+    digits, punctuation, symbols, solid, damaged, ends = 0, 0, 0, num_chars, 0, 0
     for block in range(begin, end, 64):
         inside = _ALL if end - block >= 64 else (_ONE << np.uint64(end - block)) - _ONE
-        found_digits, found_punctuation, found_symbols, found_spaces, odd = _kinds_of_block(
+        followed = _ALL if end - block > 64 else (_ONE << np.uint64(end - block - 1)) - _ONE
+        found_digits, found_punctuation, found_symbols, found_spaces, odd, again = _kinds_of_block(
             buf, block
         )
+        again &= followed & (found_punctuation | found_symbols)
         digits += count_ones(found_digits & inside)
-        punctuation += count_ones(found_punctuation & inside)
-        symbols += count_ones(found_symbols & inside)
-        blanks += count_ones(found_spaces & inside)
+        punctuation += count_ones(found_punctuation & inside & ~again)
+        symbols += count_ones(found_symbols & inside & ~again)
+        solid -= count_ones((found_spaces & inside) | again)
         odd &= inside
         while odd:
             pos = block + trailing_zeros(odd)
             odd &= odd - _ONE
-            char, _ = decode(buf, pos, end)
+            char, behind = decode(buf, pos, end)
             kind = table[char]
-            punctuation += kind & PUNCTUATION != 0
-            symbols += kind & SYMBOL != 0
+            if kind & (PUNCTUATION | SYMBOL) != 0 and _is_repeated(buf, begin, pos, behind - pos):
+                solid -= 1
+            else:
+                punctuation += kind & PUNCTUATION != 0
+                symbols += kind & SYMBOL != 0
             ends += kind & SENTENCE_END != 0
-            blanks += kind & BLANK != 0
+            solid -= kind & BLANK != 0
             is_control = kind & CONTROL != 0
             # What a byte from 0xA1 on, or the euro sign, is behind what begins UTF-8.
             is_tail = 0xA1 <= char <= 0xBF and char != 0xAB and char != 0xAD and char != 0xBB
@@ -114,4 +120,15 @@ def count_marks(buf, begin, end, table):  # type: ignore[no-untyped-def]
                 damaged += 2
             elif is_control:
                 damaged += 1
-    return digits, punctuation, symbols, blanks, damaged, ends
+    return digits, punctuation, symbols, solid, damaged, ends
+
+
+@inner
+def _is_repeated(buf, begin, pos, size):  # type: ignore[no-untyped-def]
+    """Whether the character of so many bytes at `pos` stands before it, too."""
+    if pos - size < begin:
+        return False
+    same = 0
+    while same < size and buf[pos - size + same] == buf[pos + same]:
+        same += 1
+    return same == size

@@ -49,6 +49,10 @@ class Blocks:
         compared = (self._builder.icmp_unsigned("==", block, self.all_of(v)) for v in values)
         return self.any_of(*compared)
 
+    def same(self, block: Any, other: Any) -> Any:
+        """Which bytes two blocks have in common."""
+        return self._builder.icmp_unsigned("==", block, other)
+
     def any_of(self, *masks: Any) -> Any:
         """Which bits one of the masks has."""
         return reduce(self._builder.or_, masks)

@@ -172,7 +172,11 @@ def expected_features(text: str) -> dict[str, float]:
 
 
 def expected_marks(text: str, words: Sequence[str], lines: Sequence[str]) -> dict[str, float]:
-    solid = [char for char in text if not char.isspace()]
+    solid = [
+        char
+        for before, char in zip(" " + text, text, strict=False)
+        if not char.isspace() and (char != before or unicodedata.category(char)[0] not in "PS")
+    ]
     category = [unicodedata.category(char)[0] for char in solid]
     copies, last, nearest = Counter(lines), dict[str, int](), dict[str, int]()
     for i, line in enumerate(lines):

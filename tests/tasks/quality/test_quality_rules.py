@@ -203,10 +203,33 @@ def test_ready_kinds_keep_what_the_rules_for_web_pages_misjudge() -> None:
 def test_the_default_asks_of_lines_only_where_there_are_many_and_words_have_spaces() -> None:
     lines = {"bullet_line_frac": 1.0, "bare_line_frac": 1.0, "terminal_line_frac": 0.0}
     few, many = ({**lines, "num_lines": float(number)} for number in (9, 10))
+    broken = {"TOO_MANY_BARE_LINES", "BARE_LINES_IN_LISTING"}
     assert judge_one(QualityConfig(), few) == set()
-    assert judge_one(QualityConfig(), many) == {"TOO_MANY_BARE_LINES"}
+    assert judge_one(QualityConfig(), many) == broken
     for other in ({"unsegmented_frac": 0.8}, {"bare_line_frac": 0.1}):
         assert judge_one(QualityConfig(), many | other) == set()
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ({"alphabetic_word_frac": 0.82}, "FEW_WORDS_IN_LISTING"),
+        ({"sign_frac": 0.27}, "MANY_SIGNS_IN_LISTING"),
+        ({"bare_line_frac": 0.85, "num_lines": 10.0}, "BARE_LINES_IN_LISTING"),
+        ({"ellipsis_line_frac": 0.4, "num_lines": 10.0}, "TOO_MANY_ELLIPSIS_LINES"),
+        ({"num_stop_words": 1.0}, "TOO_FEW_STOP_WORDS"),
+    ],
+)
+def test_the_default_asks_more_of_listings_than_of_text_in_sentences(values, rule) -> None:
+    def reasons(words: float, unsegmented: float = 0.0) -> set[str]:
+        sentences = {"mean_sentence_words": words, "unsegmented_frac": unsegmented}
+        return judge_one(QualityConfig(), values | sentences)
+
+    assert reasons(4.1) == reasons(18) == reasons(30) == set()
+    assert reasons(4) == reasons(30.1) == {rule}
+    if rule == "FEW_WORDS_IN_LISTING":  # two letters of Chinese are a word
+        assert reasons(8.1, 1.0) == reasons(60, 1.0) == set()
+        assert reasons(8, 1.0) == reasons(60.1, 1.0) == {rule}
 
 
 def test_the_default_knows_how_long_words_of_a_language_are() -> None:
