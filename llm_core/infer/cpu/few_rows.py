@@ -43,6 +43,16 @@ def attend_blocks(
     return mixed_NHD
 
 
+def product_of_row(x_1I: Tensor, weight_OI: Tensor) -> Tensor:
+    """y_1O of float32."""
+    from llm_core.kernels.cpu.decode import multiply_row
+
+    y_1O = torch.empty(1, len(weight_OI))
+    x_I, y_O = x_1I.contiguous().numpy()[0], y_1O.numpy()[0]
+    multiply_row(weight_OI.detach().contiguous().numpy(), x_I, y_O)
+    return y_1O
+
+
 def add_norm(x_BTD: Tensor, delta_BTD: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """As `llm_core.model.norm.add_then_norm`."""
     if not (isinstance(norm, RMSNorm) and _is_few(x_BTD, x_BTD.shape[-1])):

@@ -1,9 +1,10 @@
 """Gives a float32 model faster products on a CPU, by the number of rows, and kernels between them.
 
-torch's own product of few rows reads weights at half the speed of memory. Two ways are faster. One
-and two rows: the weight times the rows as columns, of which MKL wants two. More rows: oneDNN's
-product by a copy of the weight in its own order. The copies cost the weights a second time, so
-large models are left as they are. Sums are rounded in another order, as between batch sizes.
+torch's own product of few rows reads weights at half the speed of memory. Three ways are faster.
+One row on one thread: a loop of ours. One and two rows: the weight times the rows as columns, of
+which MKL wants two. More rows: oneDNN's product by a copy of the weight in its own order. The
+copies cost the weights a second time, so large models are left as they are. Sums are rounded in
+another order, as between batch sizes.
 """
 
 from __future__ import annotations
@@ -82,6 +83,10 @@ class FastLinear(nn.Linear):
         if rows > 2:
             y_NO = torch.ops.mkldnn._linear_pointwise(x_NI, self._packed, self.bias, "none", [], "")
             return cast(Tensor, y_NO).view(*input.shape[:-1], self.out_features)
+        if rows == 1 and few_rows.is_for_one_thread(weight_OI.nbytes):
+            y_1O = few_rows.product_of_row(x_NI, weight_OI)
+            y_1O = y_1O if self.bias is None else y_1O + self.bias
+            return y_1O.view(*input.shape[:-1], self.out_features)
         pair_IN = (x_NI if rows == 2 else torch.cat((x_NI, x_NI))).t()
         y_NO = torch.mm(weight_OI, pair_IN)[:, :rows].t().contiguous()
         if self.bias is not None:

@@ -1,4 +1,5 @@
-"""Computes what stands between the products of a decode step, for few rows in float32."""
+"""Computes what stands between the products of a decode step, for few rows in float32; and products
+of one row."""
 
 from __future__ import annotations
 
@@ -9,7 +10,31 @@ import numpy as np
 from llm_core.kernels.cpu import compiled
 
 # N tokens, each of a sequence of its own · M blocks of a sequence at most · T tokens of a block
-# H query heads · G key/value heads · R query heads that share one · D width of a head
+# O outputs · I inputs · H query heads · G key/value heads · R query heads that share one
+# D width of a head
+
+
+@compiled
+def multiply_row(weight_OI, x_I, y_O):  # type: ignore[no-untyped-def]
+    """y = weight x. Four outputs at a time, from all over the weight: a processor reads several
+    places of memory faster than one."""
+    outputs, inputs = weight_OI.shape
+    part = outputs // 4
+    for o in range(part):
+        first, second, third, fourth = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+        for i in range(inputs):
+            x = x_I[i]
+            first += weight_OI[o, i] * x
+            second += weight_OI[o + part, i] * x
+            third += weight_OI[o + 2 * part, i] * x
+            fourth += weight_OI[o + 3 * part, i] * x
+        y_O[o], y_O[o + part] = first, second
+        y_O[o + 2 * part], y_O[o + 3 * part] = third, fourth
+    for o in range(4 * part, outputs):
+        total = np.float32(0)
+        for i in range(inputs):
+            total += weight_OI[o, i] * x_I[i]
+        y_O[o] = total
 
 
 @compiled

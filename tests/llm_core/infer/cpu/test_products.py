@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from llm_core.infer.cpu import few_rows
 from llm_core.infer.cpu.products import FastLinear, speed_up
 from tests.support.engine.small_model import make_model, random_ids
 
@@ -13,14 +14,24 @@ from tests.support.engine.small_model import make_model, random_ids
 @pytest.mark.parametrize("bias", [True, False])
 def test_products_of_any_number_of_rows_are_those_of_torch(bias: bool) -> None:
     torch.manual_seed(0)
-    plain = nn.Linear(24, 40, bias=bias)
+    plain = nn.Linear(24, 43, bias=bias)
     fast = FastLinear(plain)
+    assert few_rows.is_for_one_thread(plain.weight.nbytes)
     with torch.inference_mode():
         for shape in ((1, 24), (2, 24), (3, 24), (1, 1, 24), (2, 5, 24), (8, 1, 24), (0, 24)):
             x = torch.randn(shape)
             torch.testing.assert_close(fast(x), plain(x))
             every_other = torch.randn(*shape[:-1], 48)[..., ::2]
             torch.testing.assert_close(fast(every_other), plain(every_other))
+
+
+def test_a_row_is_multiplied_by_several_threads_where_the_weight_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(few_rows, "is_for_one_thread", lambda num_bytes: False)
+    fast, x = FastLinear(nn.Linear(24, 43)), torch.randn(1, 24)
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(x), nn.functional.linear(x, fast.weight, fast.bias))
 
 
 def test_weights_that_are_trained_on_are_the_ones_computed_with() -> None:
