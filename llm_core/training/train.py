@@ -118,7 +118,10 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
     status = status or Heartbeat(workdir)
     num_threads = set_threads(config.parallel.num_threads, config.parallel.num_processes)
     flight = workdir / FLIGHT_FOLDER
+    told: list[MetricLog] = []
     with open_ranks(config.parallel, flight) as ranks, ExitStack() as logs:
+        if ranks.world > 1:
+            logs.enter_context(watch(config, ranks, flight, told, status))
         if config.predicted is not None:
             room = memory_bytes(ranks.device), device_name(ranks.device)
             config.predicted.require_room(*room, config.memory.if_too_large)
@@ -141,13 +144,13 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
         metrics = timing = None
         if ranks.is_first:
             metrics = logs.enter_context(MetricLog(workdir / METRICS_FILE))
+            told.append(metrics)
+            logs.callback(told.clear)  # before it is closed
         if metrics and status.earlier.get("outcome") in ("running", "died"):
             died = status.earlier.get(
                 "cause", f"process {status.earlier.get('pid')} ended without a word"
             )
             metrics.tell("died", int(status.earlier["step"]), died)
-        if ranks.world > 1:
-            logs.enter_context(watch(config, ranks, flight, metrics, status))
         report, identity = reporter(metrics), made_with(config, shards, validation_shards)
         train, on_gpu = config.train, ranks.device.type == "cuda"
         with (
@@ -224,17 +227,21 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
 
 
 def watch(
-    config: RunConfig, ranks: Ranks, flight: Path, metrics: MetricLog | None, status: Heartbeat
+    config: RunConfig, ranks: Ranks, flight: Path, logs: list[MetricLog], status: Heartbeat
 ) -> Liveness:
-    """Names processes that give no sign of life, in log, metrics and status, once."""
+    """Names processes that give no sign of life, in log, metrics and status, once.
+
+    logs: empty before the metrics are open, and when they are closed.
+    """
 
     def tell(alarm: str, text: str) -> None:
-        if metrics is not None:
+        # Of the first rank its neighbour speaks.
+        if ranks.rank == (1 if text.startswith("rank 0 ") else 0):
             note(f"llm_core.training.train: {alarm}: {text}")
-            metrics.tell(alarm, status.step, text)
+        if ranks.is_first:
             status.tell(alarm=None if alarm == "rank_is_back" else text)
-        elif ranks.rank == 1 and text.startswith("rank 0 "):
-            note(f"llm_core.training.train: {alarm}: {text}")
+            for log in tuple(logs):
+                log.tell(alarm, status.step, text)
 
     parallel = config.parallel
     return Liveness(ranks.hosts, parallel.heartbeat_s, parallel.timeout_s, flight, tell)
