@@ -47,7 +47,7 @@ int4_product: Callable[[Tensor, Tensor, int, Tensor], Tensor] = torch._weight_in
 a weight is (number - 8) * scale + offset."""
 
 foreach_norm: Callable[..., Sequence[Tensor]] = torch._foreach_norm
-"""(tensors) → the 2-norm of each, as torch.nn.utils.get_total_norm calls it; not public."""
+"""(tensors, dtype=) → the 2-norm of each, as torch.nn.utils.get_total_norm calls it; not public."""
 
 flash_forward: Callable[..., Any] | None = getattr(torch.ops.aten, "_flash_attention_forward", None)
 """(q_BQHD, k_BKGD, v_BKGD, None, None, Q, K, 0.0, is_causal, False) → (mixed_BQHD, lse_BHQ, …);

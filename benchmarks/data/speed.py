@@ -16,7 +16,8 @@ machine disturbs little:
 * `end_to_end_mb_s`: UTF-8 text of all documents over the CPU time of ingest, language, scores
   (one given classifier), quality, dedup, pii and documents, each from artifact to artifact on
   disk, with digests and accounting, as a run does them. What quality keeps is signed, compared and
-  written, so rules that keep more text (`kept_mb`) take longer.
+  written, so rules that keep more text (`kept_mb`) take longer: `PRESETS=gopher,fineweb_code` takes
+  other presets than the default, to compare with older code.
 
 `PEERS="python script"` runs `python script FILE` with the same text as Parquet, between the passes
 over the kernels, and adds the JSON lines that it prints. MB are 10^6 bytes of UTF-8 text. The last
@@ -75,7 +76,11 @@ PEER_SECONDS = 1800
 
 
 def measure(
-    docs: Path, work: Path, peers: Sequence[str] = (), hostile_bytes: int = HOSTILE_BYTES
+    docs: Path,
+    work: Path,
+    peers: Sequence[str] = (),
+    hostile_bytes: int = HOSTILE_BYTES,
+    presets: Sequence[str] = QualityConfig.presets,
 ) -> dict[str, Any]:
     """All figures of the module, by name. Raises ConfigError where DOCS is not there."""
     # First, as it has personal data of every type: what few documents leave uncompiled would count
@@ -84,7 +89,7 @@ def measure(
     warm_up = _sample(docs, work / "warm_up.parquet")
     classifier = _train_classifier(warm_up, work / "classifier.bin")
     for name, source in (("warm_up", warm_up), ("all", docs)):
-        artifacts = _run_stages(source, work / name, classifier)
+        artifacts = _run_stages(source, work / name, classifier, presets)
     seconds = {name: float(artifact.record["cpu_s"]) for name, artifact in artifacts.items()}
     ingested = artifacts["ingest"]
     texts = _texts(ingested)
@@ -128,14 +133,16 @@ def measure(
     }
 
 
-def _run_stages(source: Path, store_dir: Path, classifier: Path) -> dict[str, Artifact]:
+def _run_stages(
+    source: Path, store_dir: Path, classifier: Path, presets: Sequence[str]
+) -> dict[str, Artifact]:
     """The artifacts of all stages up to documents, made in this process."""
     given = ClassifierConfig(model_path=classifier, label="__label__good")
     configs: StageConfigs = {
         "ingest": SourceConfig(name="bench", paths=(str(source),)),
         "language": LanguageConfig(),
         "scores": ScoresConfig(classifiers={"good": given}),
-        "quality": QualityConfig(),
+        "quality": QualityConfig(presets=tuple(presets)),
         "dedup": DedupConfig(),
         "contamination": ContaminationConfig(),
         "pii": PiiConfig(),
@@ -266,7 +273,8 @@ def main(arguments: list[str]) -> int:
         return 2
     with tempfile.TemporaryDirectory() as work:
         peers = shlex.split(os.environ.get("PEERS", ""))
-        show(json.dumps(measure(Path(arguments[0]), Path(work), peers)))
+        presets = os.environ.get("PRESETS", ",".join(QualityConfig.presets)).split(",")
+        show(json.dumps(measure(Path(arguments[0]), Path(work), peers, presets=presets)))
     return 0
 
 

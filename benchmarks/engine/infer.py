@@ -22,24 +22,32 @@ speeds are withheld and the exit code is 1. The last line is JSON: {"tok_s", "pe
 "mbu", "ttft_ms", "card", …}. mbu: weights and keys that a step must read, per second, as a share of
 what reading or copying a large array reaches here. start_s: seconds from making the engine until
 its first tokens after the first, with all that is compiled or captured for them, of each round: the
-first is cold where nothing of it is in the cache folder of compiled kernels. Of `prefix` the
-ratio is that of both times, of `http` that to the engine.
+first is cold where nothing of it is in the cache folder of compiled kernels. choosing_frac: on a
+CPU, the largest share of a step that any kind of sampling takes to choose its tokens. Of `prefix`
+the ratio is that of both times, of `http` that to the engine.
+
+Without a GPU the case is one that a CPU answers in a minute, and ctranslate2 its peer where it is
+installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import shlex
 import statistics
 import sys
 from dataclasses import dataclass, fields
 
+import torch
+
 from benchmarks.engine.infer_measures import MEASURES
 from benchmarks.engine.infer_models import SHAPES, WEIGHTS
 from benchmarks.engine.train import Row, json_rows
 from llm_core.printing import show
 
+NUMBERS = ("peak_gib", "behind", "difference", "choosing_frac")
 OWN_PEERS = ("transformers", "generate_batch", "ctranslate2")
 
 
@@ -70,16 +78,27 @@ class Case:
         return [f"--{field.name}={getattr(self, field.name)}" for field in fields(self)]
 
 
+def usual_case() -> Case:
+    """What a GPU is measured by, and what a CPU."""
+    if torch.cuda.is_available():
+        return Case()
+    return Case(shape="40m", weights="float32", prompt=128, new=48)
+
+
+def usual_peer(case: Case) -> str | None:
+    """The peer of a case that names none: None on a GPU, where each is a choice."""
+    serves = case.mode == "decode" and case.weights in ("float32", "int8")
+    is_there = importlib.util.find_spec("ctranslate2") is not None
+    return "ctranslate2" if serves and is_there and not torch.cuda.is_available() else None
+
+
 def make_parser(text: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     choices = {"mode": tuple(MEASURES), "shape": tuple(SHAPES), "weights": WEIGHTS}
-    for field in fields(Case):
-        kind = int if isinstance(field.default, int) else str
-        parser.add_argument(
-            f"--{field.name}", type=kind, default=field.default, choices=choices.get(field.name)
-        )
+    for name, usual in vars(usual_case()).items():
+        parser.add_argument(f"--{name}", type=type(usual), default=usual, choices=choices.get(name))
     return parser
 
 
@@ -99,12 +118,13 @@ def main() -> None:
         return
     own: list[Row] = []
     peer: list[Row] = []
+    named = arguments.peer or usual_peer(case)
     command = [sys.executable, "-m", "benchmarks.engine.infer", *case.arguments, "--only", "own"]
     for _ in range(arguments.rounds):
         own.append(json_rows(command)[-1])
         show(json.dumps(own[-1]), flush=True)
-        if arguments.peer:
-            rows = json_rows(peer_command(arguments.peer, case))
+        if named:
+            rows = json_rows(peer_command(named, case))
             peer.append(fastest(rows, case))
             show(json.dumps(peer[-1]), flush=True)
     summary = summarise(own, peer)
@@ -162,7 +182,7 @@ def summarise(own: list[Row], peer: list[Row]) -> Row:
         | {"tok_s_range": least_to_most[0] if correct else None}
         | {"peer_tok_s_range": least_to_most[1]}
         | {"start_s": [row.get("start_s") for row in own]}
-        | {name: median(own, name) for name in ("peak_gib", "behind", "difference")}
+        | {name: median(own, name) for name in NUMBERS}
     )
 
 

@@ -23,6 +23,7 @@ from benchmarks.engine.infer_models import (
     shape_config,
     step_bytes,
 )
+from benchmarks.engine.infer_parts import choosing_s, part_times
 from benchmarks.engine.train import Row
 from llm_core.bench.answers import MAX_BEHIND, furthest_behind
 from llm_core.bench.latency import summarise
@@ -132,7 +133,7 @@ def decode(case: Case) -> Row:
     step = statistics.median(step_s)
     middle = case.prompt + case.new // 2
     cache = case.batch * middle * kv_bytes_per_token(subject.config, subject.dtype.itemsize)
-    figures = {
+    figures: Row = {
         "batch": case.batch,
         "tok_s": round(case.batch / statistics.median(cost_s), 1),
         "ttft_ms": round(statistics.median(ttft_s) * 1e3, 2),
@@ -140,6 +141,11 @@ def decode(case: Case) -> Row:
         "mbu": round((subject.step_bytes + cache) / step / subject.bandwidth, 4),
         "start_s": round(made_s + start_s, 4),
     }
+    if subject.device.type == "cpu":
+        costs_s = choosing_s(subject.model, case.batch)
+        shares = {kind: s / statistics.median(cost_s) for kind, s in costs_s.items()}
+        figures["choosing_fracs"] = {kind: round(share, 4) for kind, share in shares.items()}
+        figures["choosing_frac"] = round(max(shares.values()), 4)
     return subject.row(case, behind, figures)
 
 
@@ -295,8 +301,6 @@ def http(case: Case) -> Row:
 
 def parts(case: Case) -> Row:
     """Where passes spend their time."""
-    from benchmarks.engine.infer_parts import part_times
-
     subject = _Subject(case, PREFIX_TOKENS)
     figures = part_times(subject.model, 1 if subject.device.type == "cpu" else 64)
     return subject.row(case, 0.0, {"tok_s": None, "mbu": None, "ttft_ms": None, **figures})

@@ -16,7 +16,9 @@ from llm_core.device import synchronize
 from llm_core.infer.bursts import Start
 from llm_core.infer.cache.attention import any_length
 from llm_core.infer.cache.paged import Pass
-from llm_core.infer.choice.sampling import SamplingParams
+from llm_core.infer.choice.choosing import Choosers, choose
+from llm_core.infer.choice.edits import LogitEdits
+from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.config import EngineConfig
 from llm_core.infer.engine import Engine
 from llm_core.infer.few_tokens import Part
@@ -26,6 +28,42 @@ REPEATS = 10
 LENGTH = 1000
 """Tokens of a sequence in the cache."""
 SAMPLED = SamplingParams(temperature=0.8, top_k=200)
+
+KINDS = {
+    "greedy": GREEDY,
+    "temperature": SamplingParams(temperature=0.8),
+    "top_k": SamplingParams(top_k=50),
+    "top_p": SamplingParams(top_p=0.9),
+    "min_p": SamplingParams(min_p=0.05),
+    "penalties": SamplingParams(
+        temperature=0.0, repetition_penalty=1.1, presence_penalty=0.1, frequency_penalty=0.1
+    ),
+}
+
+
+@torch.inference_mode()
+def choosing_s(model: Transformer, rows: int) -> dict[str, float]:
+    """{kind of sampling: seconds of processor time until `rows` rows have a token}.
+
+    Logits are those of random weights, which tell tokens little apart: top-p keeps most of them.
+    """
+    logits_BV = model.logits(torch.randn(rows, model.config.dim))
+    steps_B = torch.zeros(rows, dtype=torch.int64)
+    found = {}
+    for kind, params in KINDS.items():
+        edits = LogitEdits(model.config.vocab_size, logits_BV.device)
+        choosers = Choosers.of([params] * rows, range(rows), logits_BV.device)
+        slots = [edits.take(params, range(100)) for _ in range(rows) if params.counts_tokens]
+        elapsed_s = []
+        for _ in range(REPEATS + 2):
+            began = time.process_time()
+            given_BV = edits.apply(logits_BV, slots) if slots else logits_BV
+            ids = choose(given_BV, choosers, steps_B).tolist()
+            if slots:
+                edits.count(slots, ids)
+            elapsed_s.append(time.process_time() - began)
+        found[kind] = statistics.median(elapsed_s[2:])
+    return found
 
 
 def part_times(model: Transformer, most_rows: int) -> dict[str, float]:

@@ -5,7 +5,6 @@ whatever its size.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +46,7 @@ def random_step(work: Work, ranks: Ranks) -> Callable[[], None]:
         work.model, work.optim, work.train, work.parallel, nowhere, nowhere, work.memory
     )
     layout = build_layout(work.model, work.parallel, work.train, ranks, work.memory)
-    optimizer = build_optimizer(layout, work.optim, work.train.dtype)
+    optimizer = build_optimizer(layout, work.optim, work.train.dtype, ema=work.train.ema)
     rows = work.train.global_batch_sequences // work.parallel.dp
     tokens = torch.randint(work.model.vocab_size, (rows, work.train.seq_len + 1))
     batch = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
@@ -58,17 +57,24 @@ def random_step(work: Work, ranks: Ranks) -> Callable[[], None]:
     return run
 
 
-def time_step(work: Work, ranks: Ranks, watch: Stopwatch) -> Step:
-    """At least five steps after three. ranks: those of the layout, by wall time where they are
-    several; every process of the stopwatch calls it, and gets the time of its own."""
-    clock = time.perf_counter if ranks.world > 1 else None
+def time_step(
+    work: Work, ranks: Ranks, watch: Stopwatch, clock: Callable[[], float] | None = None
+) -> Step:
+    """At least five steps after three. ranks: those of the layout; every process of the stopwatch
+    calls it, and gets the time of its own. clock: None is that of the stopwatch, which leaves out
+    waiting for others."""
     return Step(work, watch.least_s(random_step(work, ranks), 5, 3, clock))
 
 
 def launch_ms(work: Work, ranks: Ranks, watch: Stopwatch) -> tuple[float, float]:
     """(of a block and micro batch, of a step), from narrow models of one and of five blocks."""
     train = replace(
-        work.train, seq_len=8, global_batch_sequences=1, micro_batch_sequences=1, init_from=None
+        work.train,
+        seq_len=8,
+        global_batch_sequences=1,
+        batch_ramp={},
+        micro_batch_sequences=1,
+        init_from=None,
     )
     narrow = Work(NARROW, work.optim, train, ParallelConfig(device=work.parallel.device))
     one, five = (
@@ -89,6 +95,7 @@ def own_steps(work: Work, max_tokens: int) -> list[Work]:
             train,
             seq_len=seq_len,
             global_batch_sequences=rows,
+            batch_ramp={},
             micro_batch_sequences=rows,
             init_from=None,
         )

@@ -5,7 +5,8 @@ visits them in the order of a keyed bijection of [0, num_samples) (`llm_core.dat
 needs no memory and no shuffle buffer; `sequential` visits them as stored and `random` draws each
 anew. The global position p lies in epoch p // num_samples; a batch may cross an epoch border. With
 a mixture (`llm_core.data.mixture`) each source has rows and epochs of its own. Rank and world only
-choose rows of the global batch, so a run resumes at any data-parallel degree.
+choose rows of the global batch, so a run resumes at any data-parallel degree. How far a step is in
+the sequence says `llm_core.data.ramp`.
 
 Cost: a batch is read into the arrays it is given away in; the order is computed for some thousand
 positions at once. Memory: none for `concat` without a mixture, else 24 bytes per document; 9 more
@@ -27,6 +28,7 @@ from llm_core.data.config import DataConfig
 from llm_core.data.mixture import Mixture
 from llm_core.data.order import draw, permute
 from llm_core.data.packing import PackingShares, PlannedRows, StreamRows, join, make_plan
+from llm_core.data.ramp import BatchSizes
 from llm_core.data.shards import TokenShards
 from llm_core.data.sources import NO_SOURCE, Sources, read_sources
 
@@ -42,20 +44,23 @@ class Loader:
         self,
         shards: TokenShards,
         seq_len: int,
-        global_batch_sequences: int,
+        batch_sizes: BatchSizes | int,
         seed: int,
         rank: int = 0,
         world: int = 1,
         data: DataConfig | None = None,
     ) -> None:
+        """batch_sizes: sequences of a global batch, where they are not always the same a
+        schedule."""
         assert 0 <= rank < world
-        if global_batch_sequences < 1 or global_batch_sequences % world:
-            raise ConfigError(
-                f"global_batch_sequences ({global_batch_sequences}) must be a multiple of the"
-                f" data-parallel degree ({world}); try"
-                f" {max(1, global_batch_sequences // world) * world}"
-            )
-        self.seq_len, self.global_batch_sequences, self.seed = seq_len, global_batch_sequences, seed
+        self.sizes = BatchSizes(batch_sizes) if isinstance(batch_sizes, int) else batch_sizes
+        for size in self.sizes.all:
+            if size < 1 or size % world:
+                raise ConfigError(
+                    f"global_batch_sequences ({size}) must be a multiple of the data-parallel"
+                    f" degree ({world}); try {max(1, size // world) * world}"
+                )
+        self.seq_len, self.seed, self._rank, self._world = seq_len, seed, rank, world
         self._data = data or DataConfig()
         self._shards = shards
         require_loss_mask(shards, self._data)
@@ -75,11 +80,7 @@ class Loader:
                 f"seq_len ({seq_len}) needs at least {seq_len + 1} tokens, split {shards.split!r}"
                 f" has {shards.num_tokens}; use a smaller seq_len or more text"
             )
-        per_rank = global_batch_sequences // world
-        self._places = np.arange(rank * per_rank, (rank + 1) * per_rank)
-        if self._data.ranks == "strided":
-            self._places = np.arange(rank, global_batch_sequences, world)
-        self._block_size = min(ORDER_BLOCK, max(self.num_samples, global_batch_sequences))
+        self._block_size = min(ORDER_BLOCK, max(self.num_samples, *self.sizes.all))
         self._order_block = functools.lru_cache(maxsize=4)(self._make_order_block)
 
     def shares(self) -> PackingShares:
@@ -104,7 +105,7 @@ class Loader:
 
     def batch(self, step: int) -> Batch:
         """The rows of this rank at a step, counted from a fresh start."""
-        samples = self._samples_at(step * self.global_batch_sequences)
+        samples = self._samples_at(self.sizes.before(step) + self._places(self.sizes.at(step)))
         documents_BT = self._rows.documents(samples) if self._data.mask_documents else None
         ids_BT, targets_BT = self._rows.read(samples)
         if self._data.loss_on == "assistant":
@@ -124,9 +125,15 @@ class Loader:
             sources.fill(start, stop, out[k, place : place + stop - start])
         return out
 
-    def _samples_at(self, position: int) -> np.ndarray:
-        """Samples of this rank's rows, from whole blocks of the order."""
-        positions = position + self._places
+    def _places(self, size: int) -> np.ndarray:
+        """Of this rank's rows in a global batch of a size."""
+        if self._data.ranks == "strided":
+            return np.arange(self._rank, size, self._world)
+        per_rank = size // self._world
+        return np.arange(self._rank * per_rank, (self._rank + 1) * per_rank)
+
+    def _samples_at(self, positions: np.ndarray) -> np.ndarray:
+        """Samples of rising positions, from whole blocks of the order."""
         blocks = range(
             int(positions[0]) // self._block_size, int(positions[-1]) // self._block_size + 1
         )
@@ -156,9 +163,7 @@ class Loader:
         """Rows of each source by themselves, one source after another."""
         starts, stops = self._shards.document_bounds()
         self._sources, source_of = self._shards.document_sources()
-        phases = [
-            (step * self.global_batch_sequences, weights) for step, weights in self._data.phases
-        ]
+        phases = [(self.sizes.before(step), weights) for step, weights in self._data.phases]
         self._mixture = Mixture(self._sources, phases, self.seed)
         plans = [
             make_plan(starts[source_of == k], stops[source_of == k], seq_len, self._data.packing)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llm_core.config import ConfigError, build
@@ -39,7 +40,7 @@ MOST = {
     **dict.fromkeys(("n_head", "num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 16),
 }
 """Counts, with limits far above every published model: what a damaged file says is allocated."""
-AMOUNTS = ("layer_norm_epsilon", "rms_norm_eps", "rope_theta")
+AMOUNTS = ("layer_norm_epsilon", "rms_norm_eps", "rope_theta", "mscale", "mscale_all_dim")
 SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
 GROUPS = ("rope_parameters", "rope_scaling")
 MISTRAL_WINDOW = 4096
@@ -75,15 +76,7 @@ def hugging_face_config(
             "layer_norm_epsilon": config.norm_eps,
         }
         return common | dropouts | sizes | GPT2_FIXED
-    rope: dict[str, Any] = {"rope_type": "default"}
-    if config.rope_scaling is not None:
-        rope = {
-            "rope_type": "llama3",
-            "factor": config.rope_scaling.factor,
-            "low_freq_factor": config.rope_scaling.low_freq_factor,
-            "high_freq_factor": config.rope_scaling.high_freq_factor,
-            "original_max_position_embeddings": config.rope_scaling.original_max_seq_len,
-        }
+    rope = _rope_values(config.rope_scaling)
     values = common | {
         "attention_bias": config.qkv_bias,
         "head_dim": config.head_dim,
@@ -102,6 +95,21 @@ def hugging_face_config(
         "rope_theta": config.rope_theta,
     }
     return values | ({"rope_scaling": rope} if config.rope_scaling else {}) | _window_values(config)
+
+
+def _rope_values(scaling: RopeScaling | None) -> dict[str, Any]:
+    if scaling is None:
+        return {"rope_type": "default"}
+    found: dict[str, Any] = {
+        "rope_type": scaling.kind,
+        "factor": scaling.factor,
+        "original_max_position_embeddings": scaling.original_max_seq_len,
+    }
+    names = ["low_freq_factor", "high_freq_factor"]
+    if scaling.kind == "yarn":
+        names = ["beta_fast", "beta_slow"] + ["attention_factor"] * (scaling.attention_factor > 0)
+        found["truncate"] = scaling.whole_channels
+    return found | {name: getattr(scaling, name) for name in names}
 
 
 def _window_values(config: ModelConfig) -> dict[str, Any]:
@@ -214,7 +222,7 @@ def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
         out_bias=family != "qwen2" and attention_bias,
         ffn_bias=family == "llama" and values.get("mlp_bias", False),
         qk_norm=family == "qwen3",
-        rope_scaling=_rope_scaling(rope),
+        rope_scaling=_rope_scaling(rope, values["max_position_embeddings"]),
         window=window,
         full_layers=full_layers,
     )
@@ -261,20 +269,32 @@ def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
     return rope
 
 
-def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
+def _rope_scaling(rope: Mapping[str, Any], max_seq_len: int) -> RopeScaling | None:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return None
-    if kind != "llama3":
+    if kind not in ("llama3", "yarn"):
         raise ConfigError(
-            f"rope_type ({kind}) must be default or llama3; other ways to scale rotary positions"
-            " are not computed here"
+            f"rope_type ({kind}) must be default, llama3 or yarn; other ways to scale rotary"
+            " positions are not computed here"
         )
-    ours = {name: name for name in ("factor", "low_freq_factor", "high_freq_factor")}
-    ours["original_max_seq_len"] = "original_max_position_embeddings"
-    return build(
-        RopeScaling, {name: rope[theirs] for name, theirs in ours.items()}, "rope_parameters"
+    # Transformers' default where the file does not say it.
+    original = rope.get("original_max_position_embeddings", max_seq_len)
+    found = {"kind": kind, "original_max_seq_len": original}
+    if kind == "llama3":
+        names = ("factor", "low_freq_factor", "high_freq_factor")
+        return build(RopeScaling, found | {name: rope[name] for name in names}, "rope_parameters")
+    names = ("beta_fast", "beta_slow", "attention_factor")
+    found |= {name: rope[name] for name in names if name in rope}
+    found["whole_channels"] = rope.get("truncate", True)
+    scaling = build(RopeScaling, found | {"factor": rope["factor"]}, "rope_parameters")
+    if "attention_factor" in rope or not rope.get("mscale") or not rope.get("mscale_all_dim"):
+        return scaling
+    # DeepSeek's two scales of what YaRN has one of.
+    one, other = (
+        1 + (scaling.head_scale - 1) * rope[name] for name in ("mscale", "mscale_all_dim")
     )
+    return replace(scaling, attention_factor=one / other)
 
 
 def _require(name: str, value: object, fixed: object) -> None:

@@ -23,7 +23,7 @@ from llm_core.huggingface.files import (
     read_tensors,
     read_values,
 )
-from llm_core.huggingface.names import from_hugging_face, parts_of, to_hugging_face
+from llm_core.huggingface.names import Made, from_hugging_face, parts_of, to_hugging_face
 from llm_core.huggingface.rounded import is_rounded, read_rounded
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
@@ -131,7 +131,7 @@ def _config_of(folder: Path, values: Any) -> ModelConfig:
         ) from error
 
 
-def read_weights(folder: Path, config: ModelConfig) -> Mapping[str, Tensor]:
+def read_weights(folder: Path, config: ModelConfig) -> Made:
     """Weights named as in `Transformer.state_dict()`, on the CPU, in the numbers of the files, each
     read when it is asked for.
 

@@ -8,7 +8,7 @@ mean of theirs. Costs the memory of one weight and of its copy in float64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,20 +26,27 @@ NOISE = 1e-5**0.5
 1e-5)."""
 
 
-def read_grown_weights(folder: Path, config: ModelConfig) -> Mapping[str, Tensor]:
+def read_grown_weights(folder: Path, config: ModelConfig) -> Made:
     """As `read_weights`, but `config` may have more ids than the files. Raises ConfigError."""
     known = min(read_config(folder).vocab_size, config.vocab_size)
     weights = read_weights(folder, replace(config, vocab_size=known))
     num_new = config.vocab_size - known
 
-    def grown(name: str) -> Tensor:
-        rows = weights[name]
+    def grown(name: str, rows: slice) -> Tensor:
+        begin, end, _ = rows.indices(config.vocab_size)
+        some = weights.rows(name, slice(min(begin, known), min(end, known)))
+        if end <= known:
+            return some
+        old = weights[name]
         # In float64, so that the order of the sum, which depends on threads, does not show.
-        spread, mean = torch.std_mean(rows.double(), dim=0)
-        noise = drawn(f"{name}, new rows", (num_new, rows.shape[1]), std=1.0, seed=0)
-        return torch.cat([rows, (mean + NOISE * spread * noise).to(rows.dtype)])
+        spread, mean = torch.std_mean(old.double(), dim=0)
+        noise = drawn(f"{name}, new rows", (num_new, old.shape[1]), std=1.0, seed=0)
+        new = (mean + NOISE * spread * noise).to(old.dtype)
+        return torch.cat([some, new[max(begin - known, 0) : end - known]])
 
-    makers = {name: partial(weights.__getitem__, name) for name in weights}
+    makers: dict[str, Callable[[slice], Tensor]] = {
+        name: partial(weights.rows, name) for name in weights
+    }
     if num_new:
         head = "embedding.weight" if config.tied_embeddings else "head.weight"
         makers["embedding.weight"] = partial(grown, "embedding.weight")

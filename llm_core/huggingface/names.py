@@ -3,12 +3,14 @@
 Pure translation of names, both ways; `config.json` is that of `llm_core.huggingface.config`, files
 that of `llm_core.huggingface.export`. Fused weights are split on the way out and joined on the way
 in, GPT-2's transposed, with the values unchanged, so both sides compute the same logits. On the way
-in each is made when it is asked for: a whole model need not fit beside another.
+in each is made when it is asked for, or some of its rows: a whole model need not fit beside
+another, and a process reads what it keeps.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -26,14 +28,24 @@ NUMBERS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What weights may be held in."""
 
 
-class Made(Mapping[str, Tensor]):
-    """Tensors by name, each made when it is asked for and not kept."""
+ALL = slice(None)
 
-    def __init__(self, makers: Mapping[str, Callable[[], Tensor]]) -> None:
+
+class Made(Mapping[str, Tensor]):
+    """Tensors by name, each made when it is asked for and not kept.
+
+    makers: of some rows of each, `ALL` or from a first one to before another.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[slice], Tensor]]) -> None:
         self._makers = makers
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._makers[name]()
+        return self._makers[name](ALL)
+
+    def rows(self, name: str, rows: slice) -> Tensor:
+        """Some rows; of mapped files, no others are read."""
+        return self._makers[name](rows)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._makers)
@@ -63,11 +75,12 @@ def parts_of(config: ModelConfig, ours: str, weight: Tensor) -> dict[str, Tensor
     return {_llama_names(config)[ours]: weight}
 
 
-def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Made:
     """The inverse of `to_hugging_face`, with both names of a tied embedding.
 
     Raises ConfigError for tensors that are missing, left over, of another shape or no plain
-    floating-point numbers.
+    floating-point numbers; and for rows of a tied embedding that a head in the files differs from,
+    when these are made.
     """
     weights = {name: weight for name, weight in weights.items() if not name.endswith(BUFFERS)}
     if config.family == "gpt2":
@@ -103,38 +116,55 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Map
                 f"{name} holds {str(weights[name].dtype).removeprefix('torch.')}, which needs"
                 " scales that are not read here; give the original model"
             )
-    _check_tied(config, weights)
     plain = _gpt2_names(config) if config.family == "gpt2" else _llama_names(config)
     fused = {} if config.family == "gpt2" else _fused(config)
 
-    def one(ours: str, theirs: str) -> Tensor:
+    def one(ours: str, theirs: str, rows: slice) -> Tensor:
         weight = weights[theirs]
-        return _grouped(config, ours, _turn(theirs, weight)) if config.family == "gpt2" else weight
+        if config.family == "gpt2":
+            weight = _turn(theirs, weight)
+            if ".qkv." in ours:
+                return _some(partial(_join, config, ours), weight.chunk(3), rows)
+        return weight[rows]
 
-    def joined(ours: str, parts: Sequence[str]) -> Tensor:
-        return _join(config, ours, [weights[name] for name in parts])
+    def joined(ours: str, parts: Sequence[str], rows: slice) -> Tensor:
+        return _some(partial(_join, config, ours), [weights[name] for name in parts], rows)
 
-    state: dict[str, Callable[[], Tensor]] = {
+    def tied(rows: slice) -> Tensor:
+        embedding = one("embedding.weight", plain["embedding.weight"], rows)
+        # A head that is saved although it is tied must be the embedding.
+        head = weights.get("lm_head.weight")
+        if head is not None and not torch.equal(head[rows], embedding):
+            raise ConfigError(
+                "lm_head.weight differs from the embedding, and tie_word_embeddings says that they"
+                " are one; set it false in config.json"
+            )
+        return embedding
+
+    state: dict[str, Callable[[slice], Tensor]] = {
         ours: partial(one, ours, theirs) for ours, theirs in plain.items()
     }
     state |= {ours: partial(joined, ours, parts) for ours, parts in fused.items()}
-    head = partial(weights.__getitem__, "lm_head.weight")
-    return Made(
-        state | {"head.weight": state["embedding.weight"] if config.tied_embeddings else head}
-    )
+    if config.tied_embeddings:
+        return Made(state | dict.fromkeys(("embedding.weight", "head.weight"), tied))
+    return Made(state | {"head.weight": partial(one, "head.weight", "lm_head.weight")})
 
 
-def _check_tied(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
-    """A head that is saved although it is tied must be the embedding."""
-    embedding = weights[
-        "transformer.wte.weight" if config.family == "gpt2" else "model.embed_tokens.weight"
-    ]
-    head = weights.get("lm_head.weight", embedding)
-    if config.tied_embeddings and head is not embedding and not torch.equal(head, embedding):
-        raise ConfigError(
-            "lm_head.weight differs from the embedding, and tie_word_embeddings says that they are"
-            " one; set it false in config.json"
-        )
+def _some(
+    join: Callable[[Sequence[Tensor]], Tensor], parts: Sequence[Tensor], rows: slice
+) -> Tensor:
+    """Rows of what is joined of parts by their first dim; no other row of the parts is read."""
+    if rows == ALL:
+        return join(parts)
+    ends = list(itertools.accumulate(map(len, parts)))
+    # Numbers of rows are joined as rows are.
+    places = join(torch.arange(ends[-1]).split([len(part) for part in parts]))[rows]
+    dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))
+    out = parts[0].new_empty(len(places), *parts[0].shape[1:], dtype=dtype)
+    for part, end in zip(parts, ends, strict=True):
+        here = (places < end) & (places >= end - len(part))
+        out[here] = part[places[here] - (end - len(part))].to(dtype)
+    return out
 
 
 def _turn(theirs: str, weight: Tensor) -> Tensor:
@@ -153,10 +183,6 @@ def _join(config: ModelConfig, ours: str, parts: Sequence[Tensor]) -> Tensor:
 def _straight(config: ModelConfig, ours: str, weight: Tensor) -> Tensor:
     """GPT-2 fuses queries, keys and values as we do, but all heads of one kind after another."""
     return torch.cat(split_qkv(config, weight)) if ".qkv." in ours else weight
-
-
-def _grouped(config: ModelConfig, ours: str, weight: Tensor) -> Tensor:
-    return join_qkv(config, *weight.chunk(3)) if ".qkv." in ours else weight
 
 
 @functools.cache

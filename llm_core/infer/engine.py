@@ -30,7 +30,7 @@ from llm_core.infer.choice.edits import LogitEdits
 from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.choice.scores import Scored, score_rows
 from llm_core.infer.config import EngineConfig
-from llm_core.infer.cpu_products import speed_up
+from llm_core.infer.cpu.products import speed_up
 from llm_core.infer.few_tokens import FewTokens, Part
 from llm_core.infer.requests import Allowed, Finish, NewToken, Request
 from llm_core.infer.scheduler import Piece, Plan, Running, Scheduler
@@ -46,8 +46,7 @@ class Engine:
         """eos_ids: ids that end every answer and are not part of it; may be empty."""
         self.model, self.config = model, config
         self.eos_ids = frozenset(id for id in eos_ids if 0 <= id < model.config.vocab_size)
-        if config.copy_weights:
-            speed_up(model)
+        speed_up(model, config.copy_weights)
         self.device = place_of(model)[1]
         num_blocks = config.cache_tokens // config.block_tokens
         self.pool = BlockPool(num_blocks, config.block_tokens)

@@ -35,22 +35,34 @@ SplitHeads = Callable[[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, Tensor, Ten
 """qkv_BTGHD, `rope_tables` → turned q_BHTD and k_BGTD, v_BGTD; or k and v per query head."""
 
 
+def split_together(qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """`SplitHeads` without a backward and with few tokens, where fewer operations are faster:
+    queries and keys turn as one."""
+    cos_BT11D, sin_BT11D = (table_B1TD[:, 0, :, None, None] for table_B1TD in rope)
+    turned_BTGHD = apply_rope(qkv_BTGHD[..., :-1, :], cos_BT11D, sin_BT11D)
+    q_BHTD = turned_BTGHD[..., :-1, :].flatten(2, 3).transpose(1, 2)
+    k_BGTD, v_BGTD = (x[..., -1, :].transpose(1, 2) for x in (turned_BTGHD, qkv_BTGHD))
+    return q_BHTD, k_BGTD, v_BGTD
+
+
 class Attention(nn.Module):
     """Queries, keys and values from one product; `mix` and `backend` say who attends and by which
     kernel.
 
     `own_split`, where it is given, takes the place of torch's operations between the product and
-    attention.
+    attention; `split_cached` does in passes with a cache, which have no backward.
     """
 
     mix: Mix
     backend: Backend
     own_split: SplitHeads | None
+    split_cached: SplitHeads
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
         self.mix, self.backend, self.own_split = attend, "sdpa", None
+        self.split_cached = split_together
         self.group_size, self.head_dim = config.num_heads // config.num_kv_heads, config.head_dim
         # Rows: for each key/value head its query heads, the key, the value (llm_core.model.fused).
         width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
@@ -75,7 +87,7 @@ class Attention(nn.Module):
         if self.own_split is not None and rope is not None:
             q_BHTD, k_BGTD, v_BGTD = self.own_split(qkv_BTGHD, rope)
         elif cache is not None and rope is not None and not self.qk_norm:
-            q_BHTD, k_BGTD, v_BGTD = self._split_together(qkv_BTGHD, rope)
+            q_BHTD, k_BGTD, v_BGTD = self.split_cached(qkv_BTGHD, rope)
         else:
             q_BHTD, k_BGTD, v_BGTD = self._split(qkv_BTGHD, rope)
         if cache is not None:
@@ -83,17 +95,6 @@ class Attention(nn.Module):
         else:
             mixed_BHTD = self.mix(q_BHTD, k_BGTD, v_BGTD, mask, self.backend)
         return self.out(mixed_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
-
-    def _split_together(
-        self, qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        # Without a backward, and with few tokens, fewer operations are faster: queries and keys
-        # turn as one.
-        cos_BT11D, sin_BT11D = (table_B1TD[:, 0, :, None, None] for table_B1TD in rope)
-        turned_BTGHD = apply_rope(qkv_BTGHD[..., :-1, :], cos_BT11D, sin_BT11D)
-        q_BHTD = turned_BTGHD[..., :-1, :].flatten(2, 3).transpose(1, 2)
-        k_BGTD, v_BGTD = (x[..., -1, :].transpose(1, 2) for x in (turned_BTGHD, qkv_BTGHD))
-        return q_BHTD, k_BGTD, v_BGTD
 
     def _split(
         self, qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor] | None

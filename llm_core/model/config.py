@@ -22,12 +22,13 @@ MAX_FFN_BLOCKS = 16
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Slower rotation of the slow channels, so that a model reads further than it was trained
-    (Llama 3.1's rule).
+    """Slower rotation of the slow channels, so that a model reads further than it was trained.
 
-    Channels that turn once in less than original_max_seq_len / high_freq_factor tokens stay; those
-    that need more than original_max_seq_len / low_freq_factor turn `factor` times slower; between
-    the two it is interpolated.
+    llama3: channels that turn once in less than original_max_seq_len / high_freq_factor tokens
+    stay; those that need more than original_max_seq_len / low_freq_factor turn `factor` times
+    slower; between the two it is interpolated. yarn (Peng et al., 2023, section 3): channels with
+    more than beta_fast turns in original_max_seq_len tokens stay, those with less than beta_slow
+    are slowed, those between by their place; and queries and keys are scaled.
     """
 
     factor: float = 8.0
@@ -40,6 +41,16 @@ class RopeScaling:
     stay."""
     original_max_seq_len: int = 8192
     """Sequence length of the training before."""
+    kind: Literal["llama3", "yarn"] = field(default="llama3", metadata=IN_KEY_IF_SET)
+    """Rule by which channels are slowed."""
+    beta_fast: float = field(default=32.0, metadata=IN_KEY_IF_SET)
+    """yarn: turns above which channels stay."""
+    beta_slow: float = field(default=1.0, metadata=IN_KEY_IF_SET)
+    """yarn: turns below which channels are slowed by all of `factor`."""
+    attention_factor: float = field(default=0.0, metadata=IN_KEY_IF_SET)
+    """yarn: scale of queries and of keys. 0: 1 + ln(factor) / 10."""
+    whole_channels: bool = field(default=True, metadata=IN_KEY_IF_SET)
+    """yarn: round the bounds between channels to whole ones, as most models do."""
 
     def __post_init__(self) -> None:
         if not self.factor >= 1 or self.original_max_seq_len < 1:
@@ -52,6 +63,19 @@ class RopeScaling:
                 f"low_freq_factor ({self.low_freq_factor}) must be positive and less than"
                 f" high_freq_factor ({self.high_freq_factor}); Llama 3.1 has 1 and 4"
             )
+        if not 0 < self.beta_slow < self.beta_fast or self.attention_factor < 0:
+            raise ConfigError(
+                f"beta_slow ({self.beta_slow}) must be positive and less than beta_fast"
+                f" ({self.beta_fast}), and attention_factor ({self.attention_factor}) not negative;"
+                " YaRN has 1, 32 and 0"
+            )
+
+    @property
+    def head_scale(self) -> float:
+        """Of queries and of keys after their rotation."""
+        if self.kind != "yarn":
+            return 1.0
+        return self.attention_factor or 1 + 0.1 * math.log(self.factor)
 
 
 @dataclass(frozen=True)
@@ -135,6 +159,11 @@ class ModelConfig:
             raise ConfigError(
                 f"rope_theta ({self.rope_theta}) and norm_eps ({self.norm_eps}) must be positive;"
                 " Llama 2 has 10000 and 1e-5"
+            )
+        if self.rope_scaling and self.rope_scaling.kind == "yarn" and self.rope_theta <= 1:
+            raise ConfigError(
+                f"rope_theta ({self.rope_theta}) must be above 1 for rope_scaling.kind=yarn; Llama"
+                " 2 has 10000"
             )
         if self.window < 0:
             raise ConfigError(f"window ({self.window}) must not be negative; 0 attends all tokens")
@@ -260,8 +289,12 @@ class ComputeConfig:
     """How a model is computed in training, and its initial weights."""
 
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of forward and backward; weights and gradient sums are always float32. fp16 needs
-    optim.loss_scale."""
+    """Arithmetic of forward and backward; weights are always float32, and gradient sums with
+    gradient_bits=32. fp16 needs optim.loss_scale."""
+    gradient_bits: Literal[16, 32] = field(default=32, metadata=IN_KEY_IF_SET)
+    """Of each gradient while micro batches and processes are summed. 16: in dtype, as ZeRO is
+    published, with half the memory and traffic; for the layouts zero1, zero2, fsdp and hsdp. Sums
+    are then rounded, so layouts and micro batches agree less closely."""
     float8: bool = False
     """Compute the products of the blocks' linear layers in 8 bits (`llm_core.model.float8`): for
     Hopper GPUs, with dtype=bf16 and compile."""

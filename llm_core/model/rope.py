@@ -34,19 +34,42 @@ def rope_tables(
     exponents = torch.arange(0, head_dim, 2, dtype=precise, device=positions_BT.device) / head_dim
     frequencies_D = 1.0 / theta**exponents
     if scaling is not None:
-        frequencies_D = scale_frequencies(frequencies_D, scaling)
+        slower = yarn_frequencies if scaling.kind == "yarn" else llama3_frequencies
+        frequencies_D = slower(frequencies_D, theta, scaling)
     angles_B1TD = (positions_BT[..., None].to(precise) * frequencies_D)[:, None]
     cos_B1TD, sin_B1TD = angles_B1TD.cos(), angles_B1TD.sin()
+    if scaling is not None and scaling.head_scale != 1:
+        # A rotation that also scales: no pass over heads is spent on it.
+        cos_B1TD, sin_B1TD = cos_B1TD * scaling.head_scale, sin_B1TD * scaling.head_scale
     return torch.cat((cos_B1TD, cos_B1TD), dim=-1), torch.cat((-sin_B1TD, sin_B1TD), dim=-1)
 
 
-def scale_frequencies(frequencies_D: Tensor, scaling: RopeScaling) -> Tensor:
+def llama3_frequencies(frequencies_D: Tensor, _theta: float, scaling: RopeScaling) -> Tensor:
     """Radians per token of each channel pair, stretched as in Llama 3.1; see RopeScaling."""
     turns_D = scaling.original_max_seq_len * frequencies_D / (2 * math.pi)
     kept_frac_D = (
         (turns_D - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     ).clamp(0, 1)
     return (1 - kept_frac_D) * frequencies_D / scaling.factor + kept_frac_D * frequencies_D
+
+
+def yarn_frequencies(frequencies_D: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
+    """Radians per token of each channel pair by YaRN (Peng et al., 2023, section 3.2), which in its
+    published code interpolates over places of channels, not over turns."""
+    head_dim = 2 * len(frequencies_D)
+
+    def place(turns: float) -> float:
+        """Of the channel that turns so often in the length trained before."""
+        ratio = scaling.original_max_seq_len / (2 * math.pi * turns)
+        return head_dim * math.log(ratio) / (2 * math.log(theta))
+
+    first, last = place(scaling.beta_fast), place(scaling.beta_slow)
+    if scaling.whole_channels:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_dim - 1)
+    places_D = torch.arange(head_dim // 2, dtype=frequencies_D.dtype, device=frequencies_D.device)
+    slowed_frac_D = ((places_D - first) / (last - first or 1e-3)).clamp(0, 1)
+    return (1 - slowed_frac_D) * frequencies_D + slowed_frac_D * frequencies_D / scaling.factor
 
 
 def apply_rope(x_BHTD: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor) -> Tensor:

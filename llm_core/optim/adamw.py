@@ -9,6 +9,7 @@ the weights, and only what is kept is rounded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 
@@ -16,6 +17,11 @@ from llm_core.compat import fused_adamw
 from llm_core.optim.config import OptimConfig
 from llm_core.optim.method import State, Update
 from llm_core.optim.pieces import Piece, by_treatment, empty_state, write_unless
+from llm_core.parallel.buckets import split_buckets
+
+BUCKET = 1 << 26
+"""Elements updated by one kernel: gradients of 16 bits are copied to those of the weights for it,
+and the copies of all weights might have no room."""
 
 
 class AdamW:
@@ -23,7 +29,16 @@ class AdamW:
         self._pieces, self._config = pieces, config
         dtype = torch.bfloat16 if config.state_dtype == "bf16" else None
         self._means, self._squares = (empty_state(pieces, dtype) for _ in range(2))
-        self._groups = list(by_treatment(pieces))
+        self._groups = [
+            (treatment, run)
+            for treatment, members in by_treatment(pieces)
+            for run in self._runs(members)
+        ]
+
+    def _runs(self, members: list[int]) -> Iterator[list[int]]:
+        rest = iter(members)
+        for bucket in split_buckets([self._means[i] for i in members], BUCKET):
+            yield list(islice(rest, len(bucket)))
 
     def states(self) -> Iterator[State]:
         for kind, tensors in (("exp_avg", self._means), ("exp_avg_sq", self._squares)):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from torch.distributed.tensor import DTensor
 
 from llm_core.optim.adafactor import Adafactor
 from llm_core.optim.adamw import AdamW
+from llm_core.optim.average import Average
 from llm_core.optim.config import OptimConfig
 from llm_core.optim.guard import Guard
 from llm_core.optim.lion import Lion
@@ -22,10 +24,14 @@ from llm_core.parallel.layout import Layout
 
 
 def build_optimizer(
-    layout: Layout, config: OptimConfig, dtype: str = "fp32", scratch: Path | None = None
+    layout: Layout,
+    config: OptimConfig,
+    dtype: str = "fp32",
+    scratch: Path | None = None,
+    ema: float = 0.0,
 ) -> Optimizer:
     """dtype: `train.dtype`, of which fp16 needs a loss scale. scratch: for state on disk, where the
-    config names no folder.
+    config names no folder. ema: decay of an average of the weights; 0: none.
 
     Raises ConfigError for rules without weights, and where state has no room.
     """
@@ -33,17 +39,16 @@ def build_optimizer(
     weights = [piece.weight for piece in pieces]
     guard = Guard(config.guard, layout.device)
     scaler = LossScaler(config.loss_scale, layout.device) if dtype == "fp16" else None
-    mesh = None
-    if layout.shares_state:
-        assert layout.mesh is not None
-        mesh = layout.mesh["dp_shard"]
-    if config.state_in == "device" or not pieces:
-        methods = make_methods(layout, pieces, config)
-    else:
-        methods = [
-            offloaded(pieces, lambda some: make_methods(layout, some, config)[0], config, scratch)
-        ]
-    return Optimizer(weights, methods, config.clip_norm, guard, scaler, mesh)
+
+    def in_place(make: Callable[[list[Piece]], list[Method]]) -> list[Method]:
+        if config.state_in == "device" or not pieces:
+            return make(pieces)
+        return [offloaded(pieces, lambda some: make(some)[0], config, scratch)]
+
+    methods = in_place(lambda some: make_methods(layout, some, config))
+    if ema:
+        methods += in_place(lambda some: [Average(some, ema)])
+    return Optimizer(weights, methods, config.clip_norm, guard, scaler)
 
 
 def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> list[Method]:
@@ -55,9 +60,7 @@ def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> li
     if config.kind == "muon":
         matrices = [piece for piece in pieces if is_hidden_matrix(piece)]
         rest = [piece for piece in pieces if not is_hidden_matrix(piece)]
-        shares_rows = layout.shares_state or any(
-            isinstance(piece.weight, DTensor) for piece in matrices
-        )
+        shares_rows = any(isinstance(piece.weight, DTensor) for piece in matrices)
         muon = Muon(matrices, config, layout.bare.config, Owners(layout, matrices, shares_rows))
         return [muon, AdamW(rest, config)] if rest else [muon]
     return [AdamW(pieces, config)]

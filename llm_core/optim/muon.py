@@ -8,7 +8,7 @@ Query, key, value, gate and up are orthogonalised each by itself, although they 
 matrix: that they are fused is a matter of speed, and the published results are of separate ones.
 The order of rows does not matter: permuting them commutes with the iteration.
 
-A whole matrix is needed. Where processes share the rows of weights (FSDP, ZeRO-1), each owns some
+A whole matrix is needed. Where processes share the rows of weights (FSDP), each owns some
 matrices: momentum goes to the owners and updates come back, in two exchanges that together send
 twice the pieces; tensor-parallel processes then gather theirs and all do the same. Equal matrices
 are iterated as one stack. With plain replicas every process does all.

@@ -1,5 +1,4 @@
-"""One update of the weights from gradients that are there: judge → unscale and clip → update →
-share.
+"""One update of the weights from gradients that are there: judge → unscale and clip → update.
 
 Clipping and skipping happen inside the update rules, from scalars on the device, so nothing waits
 for the host. A skipped step leaves weights, moments and the count of updates bitwise as they were.
@@ -9,28 +8,24 @@ checkpoints as tensors by name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 
+from llm_core.optim.average import AVERAGE
 from llm_core.optim.guard import NO_TARGETS, NOT_FINITE, OVERFLOW, UPDATED, Guard
 from llm_core.optim.loss_scale import LossScaler
 from llm_core.optim.method import Method, State, Update
 from llm_core.parallel.places import local
-from llm_core.parallel.zero import share_rows
 
 NORM_EPS = 1e-6
 """Added to the norm before it is compared, as in torch.nn.utils.clip_grad_norm_."""
 
 
 class Optimizer:
-    """Update rules over all weights of this process.
-
-    weights: of the model, on this process; mesh: processes with equal weights that update some rows
-    each (ZeRO-1), or None.
-    """
+    """Update rules over all weights of this process, which are `weights`."""
 
     def __init__(
         self,
@@ -39,10 +34,9 @@ class Optimizer:
         clip_norm: float,
         guard: Guard,
         scaler: LossScaler | None = None,
-        mesh: DeviceMesh | None = None,
     ) -> None:
         self._weights, self.methods, self._clip_norm = list(weights), methods, clip_norm
-        self.guard, self.scaler, self._mesh = guard, scaler, mesh
+        self.guard, self.scaler = guard, scaler
         self.num_updates = torch.zeros((), dtype=torch.float64, device=guard.device)
         self._gradient_bytes = 0
 
@@ -78,9 +72,28 @@ class Optimizer:
             method.update(update)
         if self.scaler is not None:
             self.scaler.observe((reason == OVERFLOW) | (reason == NOT_FINITE), reason == NO_TARGETS)
-        if self._mesh is not None:
-            share_rows(self._weights, self._mesh)
         return report
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within, weights are their averages, if there are any. Every process must enter it, and
+        between steps; it waits for the device."""
+        # Before the first update there is nothing to average.
+        own = [state for state in self.states() if state.kind == AVERAGE and self.num_updates > 0]
+        self._exchange(own)
+        try:
+            yield
+        finally:
+            self._exchange(own)
+
+    @torch.no_grad()
+    def _exchange(self, averages: Sequence[State]) -> None:
+        """Put averages where weights are and weights where averages are; once more, back."""
+        for state in averages:
+            weight = state.weight.data
+            average = state.piece.to(weight.device, copy=True)
+            state.piece.copy_(weight)
+            weight.copy_(average)
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

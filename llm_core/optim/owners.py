@@ -20,11 +20,10 @@ from llm_core.optim.pieces import Piece
 from llm_core.parallel.cuts import cut_dim, part_of
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.tensor import TensorShards
-from llm_core.parallel.zero import rows_of
 
 
 class Owners:
-    """pieces: of matrices, whole in rows or in equal runs of rows, as FSDP and ZeRO-1 cut them."""
+    """pieces: of matrices, whole in rows or in equal runs of rows, as FSDP cuts them."""
 
     def __init__(self, layout: Layout, pieces: Sequence[Piece], shares_rows: bool) -> None:
         self._names = [piece.name for piece in pieces]
@@ -135,6 +134,12 @@ class Owners:
         return {
             index: self._tensor.cut(self._names[index], matrix) for index, matrix in whole.items()
         }
+
+
+def rows_of(tensor: Tensor, rank: int, size: int) -> Tensor:
+    """The rows of one process, a view: equal runs of dim 0; the last may be short or empty."""
+    part = part_of(len(tensor), rank, size)
+    return tensor[part.start : part.stop]
 
 
 def _flat(tensors: Sequence[Tensor], like: Tensor) -> Tensor:

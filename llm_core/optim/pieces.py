@@ -1,8 +1,8 @@
 """Gives the pieces of weights that this process updates, as plain tensors, whatever the layout.
 
-A piece is the local tensor of an FSDP weight, this process's rows of a whole one under ZeRO-1, and
-otherwise the weight itself (with tensor parallelism, the part of it that is here). It shares memory
-with the model; optimizers compute on pieces alone, so no step goes through DTensor.
+A piece is the local tensor of an FSDP weight, and otherwise the weight itself (with tensor
+parallelism, the part of it that is here). It shares memory with the model; optimizers compute on
+pieces alone, so no step goes through DTensor.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from llm_core.model.transformer import global_name
 from llm_core.optim.config import OptimConfig
 from llm_core.optim.groups import Treatment, is_trained, treatments
 from llm_core.parallel.layout import Layout
-from llm_core.parallel.places import Place, local, place_of, placed_weights, whole_shapes
-from llm_core.parallel.zero import rows_of
+from llm_core.parallel.places import Place, local, placed_weights, whole_shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +31,6 @@ class Piece:
     place: Place
     """Where the piece lies in the whole weight."""
     treatment: Treatment
-    rows: tuple[int, int] | None = None
-    """(rank, number) of the processes that share the rows of the weight under ZeRO-1."""
     elements: tuple[int, int] | None = None
     """(first, end) of the elements it stands for, flat; None: all, in their shape."""
 
@@ -44,13 +41,13 @@ class Piece:
 
     @property
     def grad(self) -> Tensor:
+        """In the dtype of the weight: a copy where gradients are kept in 16 bits."""
         grad = self.weight.grad
         assert grad is not None, f"{self.name} has no gradient"
-        return self._own(local(grad).contiguous())
+        return self._own(local(grad).contiguous()).to(self.weight.dtype)
 
     def _own(self, tensor: Tensor) -> Tensor:
-        own = tensor if self.rows is None else rows_of(tensor, *self.rows)
-        return own if self.elements is None else own.view(-1)[slice(*self.elements)]
+        return tensor if self.elements is None else tensor.view(-1)[slice(*self.elements)]
 
 
 def make_pieces(layout: Layout, config: OptimConfig) -> list[Piece]:
@@ -65,17 +62,11 @@ def make_pieces(layout: Layout, config: OptimConfig) -> list[Piece]:
             "optim.groups freeze every weight (lr_factor 0), so there is nothing to train; leave"
             " some out of their match"
         )
-    rows = None
-    if layout.shares_state:
-        assert layout.mesh is not None
-        rows = layout.mesh.get_local_rank("dp_shard"), layout.mesh["dp_shard"].size()
-    pieces = []
-    for name, weight, place in placed_weights(layout):
-        if weight.requires_grad:
-            if rows is not None:
-                place = place_of(layout, name, weight, place.shape, rows=True)
-            pieces.append(Piece(name, weight, place, treated[name], rows))
-    return pieces
+    return [
+        Piece(name, weight, place, treated[name])
+        for name, weight, place in placed_weights(layout)
+        if weight.requires_grad
+    ]
 
 
 @torch.no_grad()

@@ -31,12 +31,12 @@ from llm_core.model.config import ComputeConfig, ModelConfig
 from llm_core.model.float8 import apply_float8
 from llm_core.model.loss import CrossEntropy, token_losses
 from llm_core.model.operations import apply_kernels, check_kernels
-from llm_core.model.precision import stream_dtype
+from llm_core.model.precision import HALF_DTYPES, stream_dtype
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.degrees import StagePlan
+from llm_core.parallel.degrees import StagePlan, key_copies
 from llm_core.parallel.frozen import freeze
-from llm_core.parallel.fsdp import shard_weights
+from llm_core.parallel.fsdp import shard_weights, shorten_gradients
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.overlap import Overlap, check_access
 from llm_core.parallel.pipelining.pipeline import Pipeline
@@ -64,9 +64,9 @@ def build_layout(
     a layout cannot do what is asked for.
     """
     check_kernels(compute.kernels, ranks.device, config, compute.dtype)
-    plan = parallel.plan(config.num_layers)
+    plan = parallel.plan(config)
     model, parts = _build(config, plan, ranks)
-    tensor = _tensor_shards(parallel, ranks) if parallel.tp > 1 else None
+    tensor = _tensor_shards(config, parallel, ranks) if parallel.tp > 1 else None
     if tensor is not None:
         tensor.apply(model, parts.values())
     if trains is not None:
@@ -79,11 +79,13 @@ def build_layout(
     if compute.compile:
         _compile_blocks(model, parallel, memory)
     if parallel.shards_weights:
-        _cut_weights(parts, parallel, compute.dtype, ranks, memory)
+        _cut_weights(parts, parallel, compute, ranks, memory)
     model.to_empty(device="cpu" if memory.weights_in == "host" else ranks.device)
     # `to_empty` makes memory for each name, which unties them.
     if config.tied_embeddings and parallel.pp == 1:
         model.head.weight = model.embedding.weight
+    if compute.gradient_bits == 16:
+        shorten_gradients(model, HALF_DTYPES[compute.dtype])
     context = None
     if parallel.cp > 1:
         context = Context(_group(ranks, "cp"), parallel.cp_kind, parallel.cp_balanced)
@@ -93,10 +95,9 @@ def build_layout(
     pipeline = None
     if plan is not None:
         pipeline = _pipeline(model, parts, plan, parallel, compute.dtype, ranks)
-    elif parallel.kind in ("ddp", "zero1"):
+    elif parallel.kind == "ddp":
         laid_out = _replicate(model, ranks)
-    shares_state = parallel.kind == "zero1"
-    layout = Layout(laid_out, pipeline, context, tensor, ranks.weights, shares_state)
+    layout = Layout(laid_out, pipeline, context, tensor, ranks.weights, parallel.kind)
     if fill:
         initialize(layout, compute.seed)
     return layout
@@ -114,11 +115,17 @@ def _build(
     return model, {0: model}
 
 
-def _tensor_shards(parallel: ParallelConfig, ranks: Ranks) -> TensorShards:
-    group = _group(ranks, "tp")
+def _tensor_shards(config: ModelConfig, parallel: ParallelConfig, ranks: Ranks) -> TensorShards:
+    group, copies = _group(ranks, "tp"), key_copies(config, parallel.tp)
     check_access(parallel.tp_overlap, group, ranks.device)
     overlap = Overlap(group, parallel.tp_overlap) if parallel.tp_overlap != "none" else None
-    return TensorShards(group, parallel.sequence_parallel, overlap)
+    of_head = None
+    if copies > 1:
+        first = dist.get_rank(group) // copies * copies
+        members = dist.get_process_group_ranks(group)[first : first + copies]
+        # Known to its members alone: of thousands of groups each process is in one.
+        of_head = dist.new_group(members, use_local_synchronization=True)
+    return TensorShards(group, parallel.sequence_parallel, overlap, of_head)
 
 
 def _set_stream_and_loss(
@@ -151,27 +158,25 @@ def _compile_blocks(model: Transformer, parallel: ParallelConfig, memory: Memory
 def _cut_weights(
     parts: dict[int, Transformer],
     parallel: ParallelConfig,
-    dtype: str,
+    compute: ComputeConfig,
     ranks: Ranks,
     memory: MemoryConfig,
 ) -> None:
     assert ranks.weights is not None
     axes = ("dp_replicate", "dp_shard") if parallel.kind == "hsdp" else "dp_shard"
-    # Whole between the micro batches of a pipeline's step: gathered again for each, weights would
-    # cost more than they save.
-    stays_whole = parallel.kind == "zero2" or parallel.pp > 1
     rest = OffloadPolicy()
     if memory.weights_in == "host":
         rest = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda")
     for part in parts.values():
-        shard_weights(part, dtype, ranks.weights[axes], rest, stays_whole)
+        shard_weights(part, compute, ranks.weights[axes], rest, parallel.gathers_once)
 
 
 def _choose_kernels(
     model: Transformer, parallel: ParallelConfig, compute: ComputeConfig, ranks: Ranks
 ) -> None:
     config = model.config
-    heads = config.num_heads // parallel.tp, config.num_kv_heads // parallel.tp, config.head_dim
+    kv_heads = max(1, config.num_kv_heads // parallel.tp)
+    heads = config.num_heads // parallel.tp, kv_heads, config.head_dim
     name = "sdpa" if compute.attention == "auto" else compute.attention
     backend = prepare_backend(name, ranks.device, heads)
     # Other context ranks would be sent the copies.
@@ -225,16 +230,19 @@ def _group(ranks: Ranks, axis: str) -> dist.ProcessGroup:
 
 
 def last_micro_batch(layout: Layout, is_last: bool) -> AbstractContextManager[None]:
-    """Around forward and backward of one micro batch: DDP, and HSDP between its groups, add up over
-    ranks only once per step.
+    """Around forward and backward of one micro batch: ZeRO-1 and 2 gather weights once per step;
+    DDP, ZeRO-1, and HSDP between its groups, add up over ranks once.
 
-    Those who share weights add up every time, which costs traffic and keeps gradients sharded, as
+    Others who share weights add up every time, which costs traffic and keeps gradients sharded, as
     memory is why one shards.
     """
     model = layout.model
     if isinstance(model, DistributedDataParallel) and not is_last:
         return model.no_sync()
-    if isinstance(model, FSDPModule):
+    if isinstance(model, FSDPModule) and layout.kind in ("zero1", "zero2"):
+        model.set_reshard_after_backward(is_last)
+        model.set_requires_gradient_sync(is_last or layout.kind == "zero2")
+    elif isinstance(model, FSDPModule):
         # What waits for the other groups waits on the device, also of weights that rest in main
         # memory to leave it room.
         waits_where_it_rests = next(model.parameters()).device.type == layout.device.type

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_core.config import ConfigError, check_bounds
-from llm_core.parallel.degrees import ContextKind, Schedule, StagePlan, TensorOverlap
+from llm_core.model.config import ModelConfig
+from llm_core.parallel.degrees import (
+    ContextKind,
+    Schedule,
+    StagePlan,
+    TensorOverlap,
+    end_layers,
+)
 
 Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "auto"]
 SPLIT_BACKWARD: tuple[Schedule, ...] = ("zero_bubble", "zero_bubble_v", "dualpipe_v")
@@ -20,9 +27,10 @@ class ParallelConfig:
 
     kind: Kind = "none"
     """What data-parallel processes share. none: one process. ddp: nothing, each holds all weights.
-    zero1: optimizer state is sharded. zero2: gradients too, and weights except during a micro
-    batch. fsdp: weights always, gathered one block at a time (ZeRO-3). hsdp: fsdp within groups of
-    dp_shard, replicated over the groups. auto: the planner chooses degrees, kind, micro batch and
+    zero1: weights and optimizer state are sharded, but for a copy of the weights in train.dtype and
+    the sum of gradients during a step. zero2: gradients are sharded too. fsdp: also the copy,
+    gathered one block at a time (ZeRO-3). hsdp: fsdp within groups of dp_shard, replicated over the
+    groups. auto: the planner chooses degrees, kind, micro batch and
     recomputation for the devices of `hardware`."""
     num_processes: int = 1
     """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which takes what
@@ -116,7 +124,13 @@ class ParallelConfig:
     @property
     def shards_weights(self) -> bool:
         """Whether FSDP holds the weights, and so casts them itself."""
-        return self.kind in ("zero2", "fsdp", "hsdp")
+        return self.kind in ("zero1", "zero2", "fsdp", "hsdp")
+
+    @property
+    def gathers_once(self) -> bool:
+        """Whether sharded weights are whole, in the dtype of training, all through a step."""
+        # Gathered again for each micro batch of a pipeline they would cost more than they save.
+        return self.shards_weights and (self.kind in ("zero1", "zero2") or self.pp > 1)
 
     @property
     def splits_backward(self) -> bool:
@@ -134,8 +148,9 @@ class ParallelConfig:
         shards = f" (dp_shard {self.dp_shard})" if self.dp_shard else ""
         return f"pp {self.pp} x dp {self.dp}{shards} x cp {self.cp} x tp {self.tp}"
 
-    def plan(self, num_layers: int) -> StagePlan | None:
+    def plan(self, model: ModelConfig) -> StagePlan | None:
         """Which pipeline rank has which layers; None without a pipeline. Raises ConfigError."""
         if self.pp == 1:
             return None
-        return StagePlan(self.pp_schedule, self.pp, num_layers, self.pp_stages_per_rank)
+        each = self.pp_stages_per_rank
+        return StagePlan(self.pp_schedule, self.pp, model.num_layers, each, end_layers(model))

@@ -46,7 +46,6 @@ def gradient_norm(layout: Layout) -> Tensor:
         over_data = isinstance(parameter.grad, DTensor)
         over_tensor = layout.tensor is not None and cut_dim(name) is not None
         pieces[over_data, over_tensor].append(local(parameter.grad))
-    dtype = next(model.parameters()).dtype  # all weights of a stage may be frozen
     # Of four kinds: squares of the pieces that are shared over (data, tensor) processes.
     squares = torch.zeros(2, 2, dtype=torch.float64, device=layout.device)
     for (over_data, over_tensor), grads in pieces.items():
@@ -59,4 +58,5 @@ def gradient_norm(layout: Layout) -> Tensor:
     total = by_tensor.sum()
     if pipeline is not None:
         dist.all_reduce(total, group=pipeline.group)
-    return total.sqrt().to(dtype)
+    # Not that of the gradients, which may have 16 bits.
+    return total.sqrt().to(next(model.parameters()).dtype)

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from llm_core.model.transformer import Transformer
+from llm_core.parallel.config import Kind
 from llm_core.parallel.pipelining.pipeline import Pipeline
 from llm_core.parallel.sequence.context import Context
 from llm_core.parallel.tensor import TensorShards
@@ -26,8 +27,8 @@ class Layout:
     tensor: TensorShards | None = None
     mesh: DeviceMesh | None = None
     """Processes by weights: axes pp, dp_replicate, dp_shard, tp; None: one process."""
-    shares_state: bool = False
-    """Whether dp_shard processes hold equal weights and share optimizer state (ZeRO-1)."""
+    kind: Kind = "none"
+    """What data-parallel processes share (`ParallelConfig.kind`)."""
 
     @property
     def device(self) -> torch.device:

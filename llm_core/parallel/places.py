@@ -84,20 +84,12 @@ def whole_shapes(config: ModelConfig) -> Mapping[str, torch.Size]:
         return {name: weight.shape for name, weight in Transformer(config).state_dict().items()}
 
 
-def place_of(
-    layout: Layout, name: str, weight: nn.Parameter, shape: torch.Size, rows: bool = False
-) -> Place:
-    """The place of the pieces of a weight of the model. rows: of what ZeRO-1 gives each process of
-    it instead.
-
-    shape: of the whole weight.
-    """
+def place_of(layout: Layout, name: str, weight: nn.Parameter, shape: torch.Size) -> Place:
+    """The place of the pieces of a weight of the model. shape: of the whole weight."""
     data: tuple[tuple[str, Placement], ...] = ()
     if isinstance(weight, DTensor):
         axes = ("dp_replicate", "dp_shard")[-len(weight.placements) :]
         data = tuple(zip(axes, weight.placements, strict=True))
-    elif rows:
-        data = (("dp_shard", Shard(0)),)
     tensor: tuple[tuple[str, Placement], ...] = ()
     if layout.tensor is not None:
         dim = cut_dim(name)

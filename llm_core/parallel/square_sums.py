@@ -9,6 +9,7 @@ the norms of whole tensors are taken, all in one pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ def square_sum(tensors: Sequence[Tensor]) -> Tensor:
     if tensors[0].device.type == "cpu":
         norms = torch.cat([norm.view(-1) for tensor in tensors for norm in _norms_of_runs(tensor)])
     else:
-        norms = torch.stack(list(foreach_norm(tensors)))
+        norms = torch.stack(list(foreach_norm(tensors, dtype=_wide(tensors[0]))))
     return norms.double().square().sum()
 
 
@@ -32,7 +33,11 @@ def _norms_of_runs(tensor: Tensor) -> list[Tensor]:
     flat = tensor.reshape(-1)
     whole = len(flat) - len(flat) % RUN
     runs, rest = flat[:whole].view(-1, RUN), flat[whole:]
+    norm = partial(torch.linalg.vector_norm, dtype=_wide(tensor))
     # Of an empty tensor too there is one norm, 0.
-    return [torch.linalg.vector_norm(runs, dim=1)] * (whole > 0) + [
-        torch.linalg.vector_norm(rest)
-    ] * (len(rest) > 0 or not whole)
+    return [norm(runs, dim=1)] * (whole > 0) + [norm(rest)] * (len(rest) > 0 or not whole)
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """Norms in 16 bits would have the digits of these."""
+    return torch.promote_types(tensor.dtype, torch.float32)

@@ -13,7 +13,10 @@ process's part, so FSDP, DDP and optimizers work on them as on any; `llm_core.pa
 what they are part of. Parts need not be equal: of 51 ids four processes hold 13, 13, 13 and 12.
 Cost per layer and process: two gathers and two sums of the residual stream forward, as many
 backward. They wait for the products and these for them, unless `overlap`
-(llm_core.parallel.overlap) takes both apart.
+(llm_core.parallel.overlap) takes both apart. Where there are more processes than key/value heads,
+several compute each of them: they hold equal parts of its rows and of those of its queries, gather
+these for each pass, and add up their gradients on the way back. So weights, gradients and
+checkpoints know no copies; it costs the exchange of one head's part of `qkv`.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from llm_core.model.attention import Attention
 from llm_core.model.loss import CrossEntropy
+from llm_core.model.precision import product_dtype
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.collectives import gather, scatter_sum, share, total
 from llm_core.parallel.cuts import cut_dim, part_of
@@ -49,6 +54,8 @@ class TensorShards:
     sequence: bool = True
     overlap: Overlap | None = None
     """How exchanges run beside products, with `sequence`; None: one after another."""
+    of_head: dist.ProcessGroup | None = None
+    """Processes that compute the same key/value head; None: each has heads of its own."""
 
     @property
     def rank(self) -> int:
@@ -90,7 +97,7 @@ class TensorShards:
             owner, _, last = name.rpartition(".")
             setattr(model.get_submodule(owner), last, cut[weight])
         for block in model.own_blocks:
-            block.attention.qkv = CutOutputs(block.attention.qkv, self)
+            block.attention.qkv = self._projection(block.attention)
             block.attention.out = CutInputs(block.attention.out, self)
             setattr(block.ffn, block.ffn.into_name, CutOutputs(block.ffn.into, self))
             block.ffn.down = CutInputs(block.ffn.down, self)
@@ -104,6 +111,12 @@ class TensorShards:
                     one.embedding = embedding  # type: ignore[assignment]
                     if positions is not None:
                         one.positions = positions  # type: ignore[assignment]
+
+    def _projection(self, attention: Attention) -> CutOutputs:
+        if self.of_head is None:
+            return CutOutputs(attention.qkv, self)
+        attention.group_size //= dist.get_world_size(self.of_head)
+        return CopiedKeys(attention.qkv, self, self.of_head, attention.head_dim)
 
     def enter(self, x_BTD: Tensor) -> Tensor:
         """The residual stream → all tokens of it, for layers with other outputs on each process."""
@@ -121,18 +134,40 @@ class CutLinear(nn.Module):
         super().__init__()
         self.weight, self.bias, self.shards = layer.weight, layer.bias, shards
 
-    def plus_bias(self, out_BTD: Tensor) -> Tensor:
-        return out_BTD if self.bias is None else out_BTD + self.bias.to(out_BTD.dtype)
+
+def plus_bias(out_BTD: Tensor, bias: Tensor | None) -> Tensor:
+    return out_BTD if bias is None else out_BTD + bias.to(out_BTD.dtype)
 
 
 class CutOutputs(CutLinear):
     """Each process computes other outputs."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        shards = self.shards
+        shards, weight = self.shards, self.own(self.weight)
+        bias = None if self.bias is None else self.own(self.bias)
         if shards.overlap is None:
-            return F.linear(shards.enter(x_BTD), self.weight, self.bias)
-        return self.plus_bias(shards.overlap.enter(x_BTD, self.weight))
+            return F.linear(shards.enter(x_BTD), weight, bias)
+        return plus_bias(shards.overlap.enter(x_BTD, weight), bias)
+
+    def own(self, held: Tensor) -> Tensor:
+        """The rows whose outputs this process computes, from those it holds."""
+        return held
+
+
+class CopiedKeys(CutOutputs):
+    """Queries of this process, with a key/value head that others compute too."""
+
+    def __init__(
+        self, layer: nn.Linear, shards: TensorShards, group: dist.ProcessGroup, head_dim: int
+    ) -> None:
+        super().__init__(layer, shards)
+        self.group, self.keys = group, 2 * head_dim
+
+    def own(self, held: Tensor) -> Tensor:
+        rows = gather(held.to(product_dtype(held)), 0, self.group)
+        queries, keys = rows[: -self.keys], rows[-self.keys :]
+        part = queries.chunk(dist.get_world_size(self.group))[dist.get_rank(self.group)]
+        return torch.cat((part, keys))
 
 
 class CutInputs(CutLinear):
@@ -141,8 +176,8 @@ class CutInputs(CutLinear):
     def forward(self, x_BTD: Tensor) -> Tensor:
         shards = self.shards
         if shards.overlap is None:
-            return self.plus_bias(shards.leave(F.linear(x_BTD, self.weight)))
-        return self.plus_bias(shards.overlap.leave(x_BTD, self.weight))
+            return plus_bias(shards.leave(F.linear(x_BTD, self.weight)), self.bias)
+        return plus_bias(shards.overlap.leave(x_BTD, self.weight), self.bias)
 
 
 class CutEmbedding(nn.Module):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,8 @@ from llm_core.parallel.cuts import cut_dim, part_of
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local, placed_weights, whole_shapes
 from llm_core.parallel.ranks import Ranks
+
+ALL = slice(None)
 
 
 def initialize(layout: Layout, seed: int) -> None:
@@ -42,15 +45,22 @@ def box_of(layout: Layout, name: str, weight: nn.Parameter, shape: torch.Size) -
     return tuple(box)
 
 
-def write_weights(layout: Layout, weights: Mapping[str, Tensor]) -> None:
-    """Fill the model from whole weights on the CPU, by global names. Each process has them whole;
-    nothing is sent."""
+class Weights(Protocol):
+    """Whole weights by global names, on the CPU."""
+
+    def rows(self, name: str, rows: slice) -> Tensor:
+        """Some rows of a weight."""
+
+
+def write_weights(layout: Layout, weights: Weights) -> None:
+    """Fill the model. Each process asks for the rows that it holds; nothing is sent."""
+    shapes = whole_shapes(layout.bare.config)
     with torch.no_grad():
         for name, weight in layout.bare.named_parameters():
             found = global_name(layout.bare.config, name)
-            whole = weights[found]
-            box = box_of(layout, found, weight, whole.shape)
-            local(weight).copy_(whole[tuple(slice(run.start, run.stop) for run in box)])
+            box = box_of(layout, found, weight, shapes[found])
+            rows, *columns = (slice(run.start, run.stop) for run in box)
+            local(weight).copy_(weights.rows(found, rows)[(ALL, *columns)])
 
 
 def whole_weights(

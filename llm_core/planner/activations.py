@@ -54,10 +54,16 @@ class BlockNumbers:
 
 
 def block_numbers(
-    model: ModelConfig, compute: ComputeConfig, recompute: str = "none", on_cpu: bool = False
+    model: ModelConfig,
+    compute: ComputeConfig,
+    recompute: str = "none",
+    on_cpu: bool = False,
+    tensor_ranks: int = 1,
 ) -> BlockNumbers:
     """Of one block."""
-    heads, keys = model.attention_dim, model.num_kv_heads * model.head_dim
+    heads = model.attention_dim
+    # Of all tensor ranks, that may compute a head several times.
+    keys = max(model.num_kv_heads, tensor_ranks) * model.head_dim
     if recompute == "full":
         return BlockNumbers(model.dim, 0, 0)
     if recompute == "selective":
@@ -95,10 +101,10 @@ def layers_in_flight(
     that split backward keep as many on every rank, V-shaped ones p, and half a unit more where two
     directions run (Qi et al., 2024; DeepSeek-V3).
     """
-    p, m = parallel.pp, micro_batches
-    if p == 1:
+    p, m, plan = parallel.pp, micro_batches, parallel.plan(model)
+    if plan is None:
         return model.num_layers
-    own, schedule = -(-model.num_layers // p), parallel.pp_schedule
+    own, schedule = plan.num_layers_of(rank), parallel.pp_schedule
     if schedule == "naive":
         return own
     if schedule == "gpipe":
@@ -120,11 +126,11 @@ def _block_bytes(
     on_cpu: bool = False,
 ) -> float:
     """What one block keeps of one micro batch."""
-    numbers = block_numbers(model, train, recompute, on_cpu)
+    numbers = block_numbers(model, train, recompute, on_cpu, parallel.tp)
     kept = numbers.bytes(train.dtype, parallel.tp, parallel.sequence_parallel)
     if recompute == "none" and parallel.cp_kind == "all_gather":
         # Attention keeps the keys and values of the other slices too.
-        keys = 2 * model.num_kv_heads * model.head_dim / parallel.tp
+        keys = 2 * max(1, model.num_kv_heads / parallel.tp) * model.head_dim
         kept += (parallel.cp - 1) * keys * PRODUCT_BYTES[train.dtype]
     return tokens_on_a_rank(train, parallel) * kept
 

@@ -14,7 +14,7 @@ MFU is model operations over the stated peak, HFU hardware operations. Windows n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
@@ -105,8 +105,17 @@ def training_cost(
 
 
 def training_speed(work: Work, time: TimePlan, hardware: HardwareConfig) -> Speed:
-    """At the predicted time of a step."""
-    return speed_at(work, work.train.tokens_per_step / time.step_s, hardware)
+    """At the predicted time of a step; what the training costs is of all its steps, of which those
+    with smaller batches are slower per token."""
+    train = work.train
+    found = speed_at(work, train.tokens_per_step / time.step_s, hardware)
+    if not train.batch_ramp:
+        return found
+    elapsed_s = 0.0
+    for num_steps, size in train.batch_sizes.phases(train.num_steps):
+        phase = replace(train, global_batch_sequences=size, batch_ramp={})
+        elapsed_s += num_steps * plan_time(replace(work, train=phase), hardware).step_s
+    return replace(found, cost=speed_at(work, train.total_tokens / elapsed_s, hardware).cost)
 
 
 def speed_at(work: Work, tokens_per_s: float, hardware: HardwareConfig) -> Speed:
@@ -114,7 +123,7 @@ def speed_at(work: Work, tokens_per_s: float, hardware: HardwareConfig) -> Speed
     train, devices = work.train, work.parallel.num_processes
     flops = flops_per_token(work.model, work.memory, train.seq_len)
     share = tokens_per_s / (devices * hardware.peak(train.dtype, train.float8))
-    tokens = train.num_steps * train.tokens_per_step
+    tokens = train.total_tokens
     return Speed(
         tokens_per_s,
         share * flops.model_causal,

@@ -143,7 +143,7 @@ def legal_layouts(work: Work, hardware: HardwareConfig, num_devices: int) -> Ite
 def _products(work: Work, hardware: HardwareConfig, num_devices: int) -> Iterator[ParallelConfig]:
     asked = work.parallel
     for tp in divisors(num_devices):
-        if tp > hardware.devices_per_node or tp > work.model.num_kv_heads:
+        if tp > hardware.devices_per_node or tp > work.model.num_heads:
             continue
         for cp in divisors(num_devices // tp):
             # Slices of rows pay where rows are long: attention then outweighs what is exchanged.

@@ -30,7 +30,6 @@ from llm_core.planner.weights import (
     block_shapes,
     held_weights,
     num_replicas,
-    shard_ranks,
     state_bytes,
 )
 from llm_core.training.config import TrainConfig
@@ -50,8 +49,6 @@ UPDATE_BYTES = 12
 and written besides."""
 COPIED_BYTES = 8
 """Moved per weight to put its gradient into the bucket in which it is summed, or back."""
-ZERO1_BUCKET = 1 << 24
-"""Numbers that ZeRO-1 gathers at once (llm_core.parallel.zero)."""
 MAX_RANKS = 16
 """Of a pipeline, that are shown one by one."""
 
@@ -154,7 +151,8 @@ def plan_ranks(work: Work, hardware: HardwareConfig) -> dict[int, MemoryPlan]:
 def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPlan:
     """Of one process. Those of one stage of a pipeline differ by rounding alone."""
     model, train, parallel, memory = work.model, work.train, work.parallel, work.memory
-    states = state_bytes(model, work.optim, parallel, at)
+    averaged, bits = train.ema > 0, train.gradient_bits
+    states = state_bytes(model, work.optim, parallel, at, bits, averaged)
     weights, gradients, optimizer = states.weights, states.gradients, states.optimizer
     if memory.weights_in == "host":
         weights = gradients = optimizer = 0
@@ -165,7 +163,7 @@ def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPl
     if _has_head(work, at):
         logits = logits_bytes(model, train, parallel, memory)
     logits = max(logits, block_again_bytes(model, train, parallel, memory))
-    copies = _copies(work, at)
+    copies = _copies(work, at, gradients)
     allocated = weights + gradients + optimizer + activations + logits + copies
     allowance = int(allocated * hardware.fragmentation + hardware.reserve_gb * 1e9)
     return MemoryPlan(weights, gradients, optimizer, activations, logits, copies, allowance)
@@ -173,11 +171,12 @@ def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPl
 
 def _has_head(work: Work, at: Coordinates) -> bool:
     """The last stage does, which V-shaped schedules put on the first rank."""
-    plan = work.parallel.plan(work.model.num_layers)
+    plan = work.parallel.plan(work.model)
     return plan is None or plan.has_weight(at.stage, "head.weight")
 
 
-def _copies(work: Work, at: Coordinates) -> int:
+def _copies(work: Work, at: Coordinates, shards: int) -> int:
+    """shards: bytes of gradients, which take the place of whole ones that are reduced."""
     model, parallel = work.model, work.parallel
     half = 0 if work.train.dtype == "fp32" else 2
     held = held_weights(model, parallel, at)
@@ -192,43 +191,46 @@ def _copies(work: Work, at: Coordinates) -> int:
         products = int(kept * sum(w.numel for w in held if len(w.shape) > 1 and w.in_blocks))
         if _has_head(work, at):
             products += model.vocab_size * model.dim // parallel.tp
-        gather = 4 * min(ZERO1_BUCKET, whole) * 2 if parallel.kind == "zero1" else 0
-        return half * products + gather
-    number = half or 4
-    if parallel.pp > 1:
+        return half * products
+    number, gradient = half or 4, work.train.gradient_bits // 8
+    # While a unit is reduced: its gradients as they come, and as they are sent.
+    reduced = max(block, ends) * (number + gradient)
+    if parallel.pp > 1 or (parallel.kind == "zero1" and work.micro_batches > 1):
         # Whole for all of a step, as are the gradients that are reduced at its end.
-        return (number + 4) * whole
-    gathered = whole if parallel.kind == "zero2" else 2 * block + ends
-    # While a unit is reduced: its gradients as they come, and in float32.
-    reduced = max(block, ends) * (number + 4)
+        return (number + gradient) * whole + reduced - shards
+    gathered = whole if parallel.gathers_once else 2 * block + ends
     return number * gathered + reduced
 
 
 def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
-    """Of a step of the whole run."""
+    """Of a step of the whole run, whose processes wait for the one with most to compute."""
     model, train, parallel, m = work.model, work.train, work.parallel, work.micro_batches
-    tokens, share = tokens_on_a_rank(train, parallel), parallel.tp * parallel.pp
-    block_weights = (model.matmul_parameters() - model.vocab_size * model.dim) / share
-    head_weights = model.vocab_size * model.dim / parallel.tp
+    tokens, plan = tokens_on_a_rank(train, parallel), parallel.plan(model)
+    layers, vocabulary = model.num_layers, model.vocab_size / parallel.tp
+    if plan is not None:
+        layers = plan.num_layers_of(plan.costs_most())
+        vocabulary *= plan.has_weight(plan.costs_most(), "head.weight")
+    share = layers / (model.num_layers * parallel.tp)
+    block_weights = (model.matmul_parameters() - model.vocab_size * model.dim) * share
+    head_weights = vocabulary * model.dim
     rate = hardware.peak(train.dtype) * hardware.matmul_share
     block_rate = hardware.peak(train.dtype, train.float8) * hardware.matmul_share
     head_s = 6 * head_weights * tokens / rate
     blocks_s = 6 * block_weights * tokens / block_rate
     # Half of all pairs of a row, forward and twice backward; kernels of attention reach less.
     attended = model.attended_tokens(train.seq_len)
-    pairs = model.num_layers * model.attention_dim * attended / share
+    pairs = model.num_layers * model.attention_dim * attended * share
     if parallel.cp_kind != "ulysses" and not parallel.cp_balanced:
         # The last slice attends all others: of c slices (2 c - 1) / c times the mean.
         pairs *= 2 - 1 / parallel.cp
     attention_s = 6 * pairs * tokens / (rate * hardware.attention_share)
     number = 4 if train.dtype == "fp32" else 2
-    kept = block_numbers(model, train)
+    kept = block_numbers(model, train, tensor_ranks=parallel.tp)
     passes = hardware.passes or _passes(train)
-    layers = model.num_layers / parallel.pp
     stream = kept.stream / (parallel.tp if parallel.sequence_parallel else 1)
     moved = passes * (stream + kept.shared / parallel.tp) * number * layers
     loss_passes = hardware.loss_passes or (6 if train.compile else 24)
-    loss_moved = loss_passes * model.vocab_size / parallel.tp
+    loss_moved = loss_passes * vocabulary
     memory_rate = hardware.memory_gb_s * 1e9 * hardware.memory_share
     between_s = (tokens * (moved + loss_moved) + WEIGHT_BYTES * block_weights) / memory_rate
     again_s = {
@@ -247,11 +249,8 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     one = Pass((computed_s + host_s) / 3, (computed_s + host_s) * 2 / 3 + recompute_s, attention_s)
     traffic = tuple(step_traffic(model, train, parallel, hardware, one))
     exposed_s = sum(each.exposed_s for each in traffic)
-    states = state_bytes(model, work.optim, parallel)
-    updated = states.weights / 4
-    if parallel.kind == "zero1":
-        updated /= shard_ranks(parallel)
-    moved = updated * UPDATE_BYTES + 2 * states.optimizer
+    states = state_bytes(model, work.optim, parallel, averaged=train.ema > 0)
+    moved = states.weights / 4 * UPDATE_BYTES + 2 * states.optimizer
     if not parallel.shards_weights and num_replicas(parallel) > 1:
         # DDP leaves sums in its buckets, a pipeline takes them back.
         moved += (2 if parallel.pp > 1 else 1) * COPIED_BYTES * states.weights / 4

@@ -3,13 +3,13 @@
 | axis | sent by each process | hidden behind |
 |---|---|---|
 | ddp | gradients, all-reduced, once a step | the backward pass of the last micro batch, but for the last bucket, which has the embedding; in a pipeline nothing |
-| zero1 | these, and updated weights gathered | gradients as ddp; the weights behind nothing |
-| zero2 | per micro batch: weights in 16 bits gathered, gradients reduce-scattered | the block before or after, but for the first and the last |
-| fsdp | per micro batch: weights gathered twice, gradients reduce-scattered; in a pipeline both once a step | as zero2; in a pipeline the reduction behind nothing |
+| zero1 | once a step: weights in `train.dtype` gathered, gradients reduce-scattered | the block before or after, but for the first and the last; in a pipeline the reduction behind nothing |
+| zero2 | as zero1, but gradients per micro batch; in a pipeline as zero1 | as zero1 |
+| fsdp | per micro batch: weights gathered twice, gradients reduce-scattered; in a pipeline as zero1 | as zero1 |
 | hsdp | fsdp within dp_shard; shards of gradients all-reduced between the groups, once a step | as fsdp; the rest behind nothing |
 | tp | per block: four gatherings and four sums of the residual stream | nothing, unless tp_overlap |
 | cp | per block: keys and values of other slices, and their gradients | nothing; with ring, attention |
-| pp | the residual stream between stages, and its gradient | nothing: torch's schedules wait for a message before they go on |
+| pp | the residual stream between stages, and its gradient | nothing, or other runs of layers of the same rank |
 
 A ring of n sends (n - 1) / n of a tensor to gather or reduce-scatter it, and twice that to
 all-reduce it (Thakur et al., 2005). Bytes are those on the wire of one process. Standard library
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.degrees import Schedule
+from llm_core.parallel.degrees import Schedule, key_copies
 from llm_core.planner.activations import PRODUCT_BYTES, STREAM_BYTES, tokens_on_a_rank
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.weights import block_shapes, held_weights, num_replicas, shard_ranks
@@ -66,24 +66,32 @@ def step_traffic(
     """Of the fullest process."""
     m = train.global_batch_sequences // (train.micro_batch_sequences * parallel.dp)
     found = _of_weights(model, train, parallel, hardware, compute, m)
-    layers = -(-model.num_layers // parallel.pp)
+    plan = parallel.plan(model)
+    layers = model.num_layers if plan is None else plan.num_layers_of(plan.costs_most())
     stream = tokens_on_a_rank(train, parallel) * model.dim * STREAM_BYTES[train.dtype]
     if parallel.tp > 1:
         link = _Link(hardware, parallel.tp, parallel.tp)
         # Four gatherings and four sums, forward and backward; head and embedding have a pair each.
         pairs = (4 * layers + 2) * m
         one = (parallel.tp - 1) / parallel.tp * stream
+        kinds = ("all_gather", "reduce_scatter")
         sent = 2 * pairs * one
-        elapsed_s = pairs * sum(link.time_s(kind, one) for kind in ("all_gather", "reduce_scatter"))
+        elapsed_s = pairs * sum(link.time_s(kind, one) for kind in kinds)
+        if (copies := key_copies(model, parallel.tp)) > 1:
+            # Of a key/value head, the rows that others of its ranks hold.
+            rows = (model.num_heads / model.num_kv_heads + 2) * model.head_dim
+            one = (copies - 1) / copies * rows * model.dim * PRODUCT_BYTES[train.dtype]
+            near = _Link(hardware, copies, copies)
+            sent += 2 * layers * m * one
+            elapsed_s += layers * m * sum(near.time_s(kind, one) for kind in kinds)
         hidden = 0.0 if parallel.tp_overlap == "none" else 0.7 * hardware.overlap * elapsed_s
         found.append(Traffic("tp", sent, elapsed_s, elapsed_s - hidden, link.across_nodes))
     if parallel.cp > 1:
         found.append(_of_context(model, train, parallel, hardware, compute, layers * m))
-    if parallel.pp > 1:
+    if plan is not None:
         # Stages lie furthest apart: pp is the outermost axis.
         link = _Link(hardware, 2, 2 * num_replicas(parallel) * parallel.tp)
-        per_rank = parallel.plan(model.num_layers).per_rank  # type: ignore[union-attr]
-        waits = messages_in_turn(parallel.pp_schedule, parallel.pp, m, per_rank)
+        per_rank = plan.per_rank
         piece = stream / (parallel.tp if parallel.sequence_parallel else 1)
         sent = 2 * m * per_rank * piece
         one_s = link.time_s("send", piece)
@@ -92,28 +100,46 @@ def step_traffic(
                 "pp",
                 sent,
                 2 * m * per_rank * one_s,
-                waits * one_s,
+                pipeline_waits_s(
+                    parallel.pp_schedule,
+                    parallel.pp,
+                    m,
+                    per_rank,
+                    one_s,
+                    compute.forward_s + compute.backward_s,
+                ),
                 link.across_nodes,
             )
         )
     return found
 
 
-def messages_in_turn(schedule: Schedule, stages: int, micro_batches: int, per_rank: int) -> int:
-    """Messages of a pipeline that are under way while nobody on the longest path of a step computes
-    (torch.distributed.pipelining waits for a message before it computes on).
+def pipeline_waits_s(
+    schedule: Schedule,
+    stages: int,
+    micro_batches: int,
+    per_rank: int,
+    message_s: float,
+    computed_s: float,
+) -> float:
+    """How long a step of a pipeline waits for messages, each of message_s; computed_s: of a rank
+    and micro batch.
 
-    1f1b: exact, as tests show by running its order; the others as their slots are counted.
+    Of torch's schedules, gpipe and 1f1b wait for a message before they compute on. The others let
+    it come while another run of layers computes, so beyond the first p micro batches they wait for
+    what is longer than that. 1f1b is exact and interleaved within 15 %, as tests show by running
+    their orders; zero_bubble may wait half as long again.
     """
-    p, m = stages, micro_batches
+    p, m, v = stages, micro_batches, per_rank
     if schedule == "naive":
-        return 2 * m * (p - 1)
+        return 2 * m * (p - 1) * message_s
     if schedule == "gpipe":
-        return 2 * (m + p - 2)
+        return 2 * (m + p - 2) * message_s
     if schedule == "1f1b":
         # Of two stages one sends while the other does.
-        return m + 1 if p == 2 else 2 * (m + p) - 5
-    return 2 * (per_rank * m + p - 1)
+        return (m + 1 if p == 2 else 2 * (m + p) - 5) * message_s
+    longer_s = max(0.0, message_s - computed_s / (2 * v))
+    return 2 * (p * v - 1) * message_s + v * max(0, m - p) * longer_s
 
 
 @dataclass(frozen=True)
@@ -162,6 +188,7 @@ def _of_weights(
     link = _Link(hardware, size, size * parallel.tp)
     part = (size - 1) / size
     half = 2 if train.dtype != "fp32" else 4
+    gradient = train.gradient_bits // 8
     if not parallel.shards_weights:
         sent = 2 * part * 4 * held
         elapsed_s = link.time_s("all_reduce", sent, math.ceil(held / DDP_BUCKET))
@@ -170,18 +197,13 @@ def _of_weights(
         last_s = elapsed_s * min(1.0, max(DDP_BUCKET, embedding) / held)
         hidden_s = hardware.overlap * compute.backward_s if parallel.pp == 1 else 0.0
         exposed_s = max(last_s, elapsed_s - hidden_s)
-        rows = [Traffic(parallel.kind, sent, elapsed_s, exposed_s, link.across_nodes)]
-        if parallel.kind == "zero1":
-            sent = part * 4 * held
-            elapsed_s = link.time_s("all_gather", sent)
-            rows.append(Traffic("zero1 weights", sent, elapsed_s, elapsed_s, link.across_nodes))
-        return rows
-    # A pipeline gathers and reduces once for all micro batches of a step.
-    times = 1 if parallel.pp > 1 else m
-    again = 0 if parallel.kind == "zero2" or parallel.pp > 1 else 1
+        return [Traffic(parallel.kind, sent, elapsed_s, exposed_s, link.across_nodes)]
+    # How often in a step: gathered before forward, once more before each backward, and reduced.
+    gathers, again = (1, 0) if parallel.gathers_once else (m, 1)
+    reductions = 1 if parallel.kind == "zero1" or parallel.pp > 1 else m
     gather_s = link.time_s("all_gather", part * half * held, layers + 1)
-    reduce_s = link.time_s("reduce_scatter", part * 4 * held, layers + 1)
-    sent = part * held * times * ((1 + again) * half + 4)
+    reduce_s = link.time_s("reduce_scatter", part * gradient * held, layers + 1)
+    sent = part * held * ((1 + again) * gathers * half + reductions * gradient)
     share = block / held
     forward_s = max(gather_s * share, gather_s - hardware.overlap * compute.forward_s * (1 - share))
     busy_s = again * gather_s + reduce_s
@@ -191,14 +213,14 @@ def _of_weights(
         Traffic(
             parallel.kind,
             sent,
-            times * ((1 + again) * gather_s + reduce_s),
-            times * (forward_s + backward_s),
+            (1 + again) * gathers * gather_s + reductions * reduce_s,
+            gathers * forward_s + reductions * backward_s,
             link.across_nodes,
         )
     ]
     if parallel.kind == "hsdp" and (groups := replicas // size) > 1:
         outer = _Link(hardware, groups, replicas * parallel.tp)
-        sent = 2 * (groups - 1) / groups * 4 * held / size
+        sent = 2 * (groups - 1) / groups * gradient * held / size
         elapsed_s = outer.time_s("all_reduce", sent, layers)
         rows.append(Traffic("hsdp groups", sent, elapsed_s, elapsed_s, outer.across_nodes))
     return rows
@@ -215,7 +237,7 @@ def _of_context(
     link = _Link(hardware, parallel.cp, parallel.cp * parallel.tp)
     tokens, part = tokens_on_a_rank(train, parallel), (parallel.cp - 1) / parallel.cp
     number = PRODUCT_BYTES[train.dtype]
-    keys = 2 * model.num_kv_heads * model.head_dim / parallel.tp
+    keys = 2 * max(1, model.num_kv_heads / parallel.tp) * model.head_dim
     if parallel.cp_kind == "ulysses":
         # All-to-all of queries, keys, values and outputs, forward and backward.
         sent = 2 * part * tokens * number * (2 * model.attention_dim / parallel.tp + keys)

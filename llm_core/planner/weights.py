@@ -1,8 +1,8 @@
 """Counts the weights that each process of a layout holds, from the shape of the model alone.
 
 Shapes, and the rules by which layouts cut them, are those of `llm_core.model.transformer` and
-`llm_core.parallel`: tensor ranks cut rows or columns, FSDP and ZeRO-1 rows of dim 0, the last parts
-short where rows do not divide; a pipeline cuts layers. Standard library only, so a plan for a
+`llm_core.parallel`: tensor ranks cut rows or columns, FSDP rows of dim 0, the last parts short
+where rows do not divide; a pipeline cuts layers. Standard library only, so a plan for a
 thousand processes needs none of them.
 """
 
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 _OUTSIDE = re.compile(r"(embedding|positions|norm|head)\.")
 MASTER_BYTES = 4
-"""Weights and gradient sums are float32 in every format."""
+"""Weights are float32 in every format, and gradient sums unless `train.gradient_bits` says else."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class StateBytes:
-    """What a process holds from step to step."""
+    """What a process holds when it updates the weights."""
 
     weights: int
     gradients: int
@@ -116,7 +116,7 @@ def held_weights(
     outside = weights_outside(model)
     if parallel.pp > 1 and model.tied_embeddings:
         outside["head.weight"] = outside["embedding.weight"]
-    plan, layers = parallel.plan(model.num_layers), list(range(model.num_layers))
+    plan, layers = parallel.plan(model), list(range(model.num_layers))
     if plan is not None:
         outside = {n: shape for n, shape in outside.items() if plan.has_weight(at.stage, n)}
         layers = [n for stage in plan.stages_of(at.stage) for n in plan.layers_of(stage)]
@@ -159,8 +159,10 @@ def state_bytes(
     optim: OptimConfig,
     parallel: ParallelConfig,
     at: Coordinates = Coordinates(),
+    gradient_bits: int = 32,
+    averaged: bool = False,
 ) -> StateBytes:
-    """Of one process, exact to the byte."""
+    """Of one process, exact to the byte. averaged: with an average of the weights (`train.ema`)."""
     trains = partial(is_trained, config=optim) if has_frozen(optim) else None
     held, size = held_weights(model, parallel, at, trains), shard_ranks(parallel)
     mine = [
@@ -168,12 +170,11 @@ def state_bytes(
         for each in held
     ]
     kept = mine if parallel.shards_weights else held
-    weights, trained = (
-        MASTER_BYTES * sum(each.numel for each in some)
-        for some in (kept, [each for each in kept if not each.is_frozen])
-    )
+    num_kept = sum(each.numel for each in kept)
+    num_trained = sum(each.numel for each in kept if not each.is_frozen)
     optimizer = sum(e.count * _optimizer_bytes(e, optim) for e in mine if not e.is_frozen)
-    return StateBytes(weights, trained, optimizer)
+    optimizer += averaged * MASTER_BYTES * sum(e.numel for e in mine if not e.is_frozen)
+    return StateBytes(MASTER_BYTES * num_kept, gradient_bits // 8 * num_trained, optimizer)
 
 
 def _optimizer_bytes(mine: Held, optim: OptimConfig) -> int:

@@ -33,6 +33,7 @@ def check_settings(
             f" pp_schedule={parallel.pp_schedule} takes them apart; use the schedule 1f1b or"
             " interleaved, or train.kernels=torch"
         )
+    check_gradients(train, parallel, memory)
     check_attention(train, parallel)
     if train.kernels != "torch" and model.ffn != "swiglu":
         raise ConfigError(
@@ -42,6 +43,27 @@ def check_settings(
     check_quack(model, train, parallel, memory)
     check_memory(memory, model, parallel, optimizer)
     check_float8(model, train, parallel, memory)
+
+
+def check_gradients(train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
+    """Raises ConfigError where gradients cannot be kept in 16 bits."""
+    if train.gradient_bits == 32:
+        return
+    if train.dtype == "fp32":
+        raise ConfigError(
+            "train.gradient_bits (16) keeps gradients in train.dtype, which is fp32; set"
+            " train.dtype=bf16, or train.gradient_bits=32"
+        )
+    if not parallel.shards_weights:
+        raise ConfigError(
+            "train.gradient_bits (16) is for sharded weights, parallel.kind is"
+            f" {parallel.kind}; set parallel=zero1, zero2 or fsdp, or train.gradient_bits=32"
+        )
+    if memory.weights_in == "host":
+        raise ConfigError(
+            "train.gradient_bits (16) shortens gradients on the device, memory.weights_in=host"
+            " moves them off it; set train.gradient_bits=32"
+        )
 
 
 def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:

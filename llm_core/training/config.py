@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from llm_core.data.config import DataConfig
+from llm_core.data.ramp import BatchSizes
 from llm_core.model.config import ComputeConfig
 
 GRACE_S = 120.0
@@ -28,6 +30,9 @@ class TrainConfig(ComputeConfig):
     """Tokens in one sequence."""
     micro_batch_sequences: int = field(metadata=NOT_IN_KEY)
     """Sequences in one forward/backward on one process; larger is faster until memory is full."""
+    batch_ramp: dict[str, int] = field(default_factory=dict, metadata=IN_KEY_IF_SET)
+    """{last step: sequences}, as {500: 64, 2000: 128}: smaller global batches in the beginning,
+    each up to a step. Learning rates then fall by tokens, not by steps. Empty: none."""
     validate_every: int = 0
     """Steps between validations. 0: only after the last step."""
     max_val_sequences: int = 256
@@ -48,6 +53,11 @@ class TrainConfig(ComputeConfig):
     keep_models_every: int = field(default=0, metadata=IN_KEY_IF_SET)
     """Steps between models that the artifact keeps beside the last one, as Hugging Face folders in
     models/, for evaluate.checkpoints. 0: none."""
+    ema: float = field(default=0.0, metadata=IN_KEY_IF_SET)
+    """Decay per step of an exponential average of the weights, kept beside them in float32; 0.999
+    averages over some thousand steps. 0: none."""
+    publish: Literal["average", "last"] = field(default="average", metadata=IN_KEY_IF_SET)
+    """Weights that are validated and written as models, where `ema` keeps an average."""
     restart: bool = field(default=False, metadata=NOT_IN_KEY)
     """Start at step 0 where no checkpoint is sound, which is otherwise refused. Sound ones are
     resumed from all the same."""
@@ -82,6 +92,7 @@ class TrainConfig(ComputeConfig):
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1")
+        self._check_ramp()
         if self.init_vocab == "grow" and self.init_from is None:
             raise ConfigError(
                 "init_vocab (grow) is for a model that is loaded; set train.init_from=FOLDER, or"
@@ -101,6 +112,8 @@ class TrainConfig(ComputeConfig):
             )
         if not 0 < self.grace_s < math.inf:
             raise ConfigError(f"grace_s ({self.grace_s}) must be seconds above 0; try 120")
+        if not 0 <= self.ema < 1:
+            raise ConfigError(f"ema ({self.ema}) must be at least 0 and below 1; 0.999 is usual")
         if self.z_loss < 0:
             raise ConfigError(f"z_loss ({self.z_loss}) must not be negative; PaLM has 1e-4")
         if self.validate_every < 0:
@@ -119,6 +132,34 @@ class TrainConfig(ComputeConfig):
         every = self.keep_checkpoints_every
         return step % self.checkpoint_every == 0 or (every > 0 and step % every == 0)
 
+    def _check_ramp(self) -> None:
+        for end in self.batch_ramp:
+            if not end.isdecimal() or end != str(int(end)) or end == "0":
+                raise ConfigError(
+                    f"batch_ramp ({end}) must be keyed by steps, whole numbers from 1 on"
+                )
+        sizes = self.batch_sizes.all
+        if any(not 0 < size < later for size, later in pairwise(sizes)):
+            raise ConfigError(
+                f"batch_ramp ({self.batch_ramp}) must rise from step to step, and stay below"
+                f" global_batch_sequences ({self.global_batch_sequences})"
+            )
+
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """Sequences of the global batch of each step."""
+        ramp = {"batch_ramp": self.batch_ramp}
+        return BatchSizes.of(ramp | {"global_batch_sequences": self.global_batch_sequences})
+
     @property
     def tokens_per_step(self) -> int:
+        """Of a step after the ramp."""
         return self.global_batch_sequences * self.seq_len
+
+    @property
+    def total_tokens(self) -> int:
+        return self.tokens_until(self.num_steps)
+
+    def tokens_until(self, step: int) -> int:
+        """Of the first steps, up to this one."""
+        return self.batch_sizes.before(step) * self.seq_len

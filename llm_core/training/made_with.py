@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_core.config import key_config
+from llm_core.data.ramp import BatchSizes
 from llm_core.data.shards import TokenShards
 from llm_core.optim.config import OptimConfig
 from llm_core.training.run_config import RunConfig
-from llm_core.training.schedule import learning_rate
+from llm_core.training.schedule import ONE_SIZE, learning_rate
 
 NUM_STEPS = "train.num_steps"
 
@@ -30,6 +31,7 @@ class MadeWith:
     settings: Mapping[str, Any]
     """Dotted name → plain value, in order of the config; then each split's digest."""
     optim: OptimConfig
+    batch_sizes: BatchSizes = ONE_SIZE
 
     def difference_to(self, saved: Mapping[str, Any], step: int) -> str | None:
         """The first setting that a checkpoint of `step` was made with another value of, in words.
@@ -54,7 +56,8 @@ class MadeWith:
 
     def _first_changed_rate(self, before: int, now: int, step: int) -> int | None:
         for k in range(1, min(step, before, now) + 1):
-            if learning_rate(k, before, self.optim) != learning_rate(k, now, self.optim):
+            rates = [learning_rate(k, n, self.optim, self.batch_sizes) for n in (before, now)]
+            if rates[0] != rates[1]:
                 return k
         return None
 
@@ -64,9 +67,8 @@ def made_with(config: RunConfig, *splits: TokenShards) -> MadeWith:
     settings: dict[str, Any] = {}
     for group in ("model", "optim", "train"):
         settings |= _dotted(group, key_config(getattr(config, group)))
-    return MadeWith(
-        settings | {f"shards.{shards.split}": _digest(shards) for shards in splits}, config.optim
-    )
+    digests = {f"shards.{shards.split}": _digest(shards) for shards in splits}
+    return MadeWith(settings | digests, config.optim, config.train.batch_sizes)
 
 
 def _dotted(name: str, value: Any) -> dict[str, Any]:

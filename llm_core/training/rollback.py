@@ -9,10 +9,12 @@ from there, so a resumed run reads what one that was not stopped reads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llm_core.checkpoint.checkpoints import Checkpoints
+from llm_core.data.ramp import BatchSizes
 from llm_core.optim.config import GuardConfig
 from llm_core.optim.guard import StepReport, TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
@@ -64,9 +66,25 @@ class Rollback:
         return point
 
 
-def passed_batches(optimizer: Optimizer) -> int:
-    """By how many batches the run is ahead of its steps. Waits for the device."""
-    return sum(step - point for step, point in optimizer.guard.rollbacks())
+def passed_batches(rollbacks: Sequence[tuple[int, int]]) -> int:
+    """By how many batches a run is ahead of its steps. rollbacks: (step, point) of each."""
+    return sum(step - point for step, point in rollbacks)
+
+
+def learnt_sequences(
+    step: int, sizes: BatchSizes, rollbacks: Sequence[tuple[int, int]] = ()
+) -> int:
+    """Sequences that the weights after a step were trained on, in batches of these sizes."""
+    # Runs of steps that stayed: the step before, and by how many batches they are ahead.
+    runs = [(0, 0)]
+    for number, (_, point) in enumerate(rollbacks, start=1):
+        ahead = passed_batches(rollbacks[:number])
+        runs = [run for run in runs if run[0] < point] + [(point, ahead)]
+    ends = [*(begin for begin, _ in runs[1:]), step]
+    return sum(
+        sizes.before(end + ahead) - sizes.before(begin + ahead)
+        for (begin, ahead), end in zip(runs, ends, strict=True)
+    )
 
 
 def event_rows(optimizer: Optimizer) -> list[dict[str, Any]]:

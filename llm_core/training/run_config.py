@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from llm_core.config import ConfigError, build
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
@@ -151,22 +150,22 @@ def nearest_layouts(
 def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
     """Raises ConfigError where layers, heads, tokens or micro batches do not divide."""
     check_shares(parallel)
-    plan = parallel.plan(model.num_layers)
+    plan = parallel.plan(model)
     piece = train.micro_batch_sequences * parallel.dp
-    if train.global_batch_sequences % piece:
-        suggestion: Any = max(1, train.global_batch_sequences // piece) * piece
-        is_plain = parallel.pp * parallel.cp * parallel.tp == 1
-        of = "num_processes" if is_plain else "data-parallel degree"
-        raise ConfigError(
-            f"train.global_batch_sequences ({train.global_batch_sequences}) must be a multiple of"
-            f" micro_batch_sequences x {of} ({train.micro_batch_sequences} x {parallel.dp});"
-            f" {_smaller_micro_batch(train, parallel.dp, plan)}try"
-            f" global_batch_sequences={suggestion}"
-        )
-    if plan is not None:
-        plan.check_micro_batches(
-            train.global_batch_sequences // piece, _smaller_micro_batch(train, parallel.dp, plan)
-        )
+    for size in reversed(train.batch_sizes.all):
+        name = "global_batch_sequences" if size == train.global_batch_sequences else "batch_ramp"
+        if size % piece:
+            suggestion = max(1, size // piece) * piece
+            is_plain = parallel.pp * parallel.cp * parallel.tp == 1
+            of = "num_processes" if is_plain else "data-parallel degree"
+            raise ConfigError(
+                f"train.{name} ({size}) must be a multiple of micro_batch_sequences x {of}"
+                f" ({train.micro_batch_sequences} x {parallel.dp});"
+                f" {_smaller_micro_batch(train, parallel.dp, plan)}try"
+                f" {suggestion if name == 'batch_ramp' else f'{name}={suggestion}'}"
+            )
+        if plan is not None:
+            plan.check_micro_batches(size // piece, _smaller_micro_batch(train, parallel.dp, plan))
     if parallel.cp > 1:
         check_context(
             model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced, parallel.tp
@@ -205,7 +204,10 @@ def check_shares(parallel: ParallelConfig) -> None:
 def _smaller_micro_batch(train: TrainConfig, dp: int, plan: StagePlan | None) -> str:
     """The way out that leaves training as it is: the largest smaller micro batch that can run."""
     for size in range(train.micro_batch_sequences - 1, 0, -1):
-        count, rest = divmod(train.global_batch_sequences, size * dp)
-        if rest == 0 and (plan is None or plan.micro_batch_rule(count) is None):
+        if all(
+            each % (size * dp) == 0
+            and (plan is None or plan.micro_batch_rule(each // (size * dp)) is None)
+            for each in train.batch_sizes.all
+        ):
             return f"try micro_batch_sequences={size} for the same steps, or "
     return ""

@@ -95,7 +95,9 @@ class StepClock:
         """Facts of the steps since the last call, up to `step`; the device has been waited for."""
         elapsed_s = time.perf_counter() - self._began
         paces, waits, memory, attended = self._of_all_ranks()
-        tokens_per_s = num_steps * self.config.train.tokens_per_step / elapsed_s
+        train = self.config.train
+        tokens = train.tokens_until(step) - train.tokens_until(step - num_steps)
+        tokens_per_s = tokens / elapsed_s
         found: dict[str, Any] = {
             "step": step,
             "num_steps": num_steps,

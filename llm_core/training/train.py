@@ -172,8 +172,10 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
 
             def publish(folder: str) -> None:
-                weights, ends = each_whole_weight(layout, ranks), shards.turn_end_ids
-                publish_model(config.model, weights, workdir, shards.eos_id, ends, folder)
+                ends = shards.eos_id, shards.turn_end_ids
+                with trainer.published():
+                    weights = each_whole_weight(layout, ranks)
+                    publish_model(config.model, weights, workdir, *ends, folder)
 
             guard, recorder = config.optim.guard, None
             if train.profile_steps:
@@ -249,8 +251,7 @@ def watch(
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
     train, place = config.train, (ranks.data_rank, ranks.data_world)
-    sizes = train.seq_len, train.global_batch_sequences
-    return Loader(shards, *sizes, train.seed, *place, train.data)
+    return Loader(shards, train.seq_len, train.batch_sizes, train.seed, *place, train.data)
 
 
 def checkpointing(config: RunConfig, ranks: Ranks) -> tuple[int, bool, int, bool]:
@@ -283,7 +284,7 @@ def resume(
         fill=False,
         trains=lambda name: is_trained(name, config.optim),
     )
-    optimizer = build_optimizer(layout, config.optim, train.dtype, workdir)
+    optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
     if has_frozen:  # which are in no checkpoint
         fill(layout, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote
 from llm_core.profiling.recorder import Recorder
 from llm_core.training.metric_log import MetricLog
-from llm_core.training.rollback import Rollback, event_rows, passed_batches
+from llm_core.training.rollback import Rollback, event_rows, learnt_sequences, passed_batches
 from llm_core.training.run_config import RunConfig
 from llm_core.training.schedule import learning_rate
 from llm_core.training.step import own_columns, place, token_losses, train_step
@@ -66,7 +67,7 @@ class Trainer:
     on_step: Callable[[int], None] | None = None
     keep_model: Callable[[int], None] | None = None
     _stops: Vote = field(init=False)
-    _passed_batches: int = 0
+    _rollbacks: list[tuple[int, int]] = field(default_factory=list)
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -87,8 +88,9 @@ class Trainer:
             step += 1
             if self.recorder:
                 self.recorder.begin(step)
-            lr = learning_rate(step, train.num_steps, self.config.optim)
-            self._unlogged.append((step, lr, self.train_step(step - 1 + self._passed_batches, lr)))
+            lr = learning_rate(step, train.num_steps, self.config.optim, train.batch_sizes)
+            index = step - 1 + passed_batches(self._rollbacks)
+            self._unlogged.append((step, lr, self.train_step(index, lr)))
             if self.on_step:
                 self.on_step(step)
             self.checkpoints.poll()
@@ -142,18 +144,19 @@ class Trainer:
         if not self._unlogged:
             return None
         values = torch.stack([value for _, _, value in self._unlogged]).tolist()
-        tokens = self.config.train.tokens_per_step
+        train = self.config.train
         for (step, lr, _), numbers in zip(self._unlogged, values, strict=True):
             size = len(StepReport._fields)
             report, of_sources = StepReport(*numbers[:size]), numbers[size:]
             if self.metrics:
-                row = report.row(step, lr, step * tokens)
+                sequences = learnt_sequences(step, train.batch_sizes, self._rollbacks)
+                row = report.row(step, lr, sequences * train.seq_len)
                 if of_sources and report.updated:
                     row["by_source"] = self._losses_by_source(of_sources)
                 self.metrics.write(row)
             if self.rollback and self.rollback.is_due(report):
                 return step
-            report.check(step, lr, self.config.optim, self.config.train.dtype == "fp16")
+            report.check(step, lr, self.config.optim, train.dtype == "fp16")
         timed = self.clock.row(self._unlogged[-1][0], len(self._unlogged))
         if self.timing:
             self.timing.write(timed)
@@ -184,7 +187,7 @@ class Trainer:
 
     def _go_on_past_rollbacks(self) -> None:
         """Count batches on from the rollbacks there have been, and have a row for each of them."""
-        self._passed_batches = passed_batches(self.optimizer)
+        self._rollbacks = self.optimizer.guard.rollbacks()
         for row in event_rows(self.optimizer):
             if self.metrics and row not in self.metrics.events:
                 self.metrics.write(row)
@@ -197,7 +200,8 @@ class Trainer:
         """Validate if due and not yet done; False when a stop was asked for meanwhile."""
         if not self._validates_at(step) or self.ranks.any(self._val_loss_at(step) is not None):
             return True
-        sums = self.validation_sums()
+        with self.published():
+            sums = self.validation_sums()
         if sums is None:
             return False
         found, *of_sources = map(result, sums.cpu())
@@ -227,6 +231,11 @@ class Trainer:
             return False
         losses = self.metrics.val_losses if self.metrics else []
         return self.ranks.any(bool(losses) and losses[-1] < min(losses[:-1], default=math.inf))
+
+    def published(self) -> AbstractContextManager[None]:
+        """Within, weights are those that are validated and written as models."""
+        averages = self.config.train.publish == "average"
+        return self.optimizer.averaged() if averages else nullcontext()
 
     def validation_sums(self) -> Tensor | None:
         """Sums over the validation set, in all and by source, on every rank; None when stopped."""

@@ -54,8 +54,8 @@ def publish_model(
     weights: Iterable[tuple[str, Tensor]],
     workdir: Path,
     eos_id: int | None,
-    turn_end_ids: Sequence[int] = (),
-    folder: str = MODEL_FOLDER,
+    turn_end_ids: Sequence[int],
+    folder: str,
 ) -> None:
     """Export to `folder`, which is the whole model or is not there. On the first rank; the others
     go through `weights` too.

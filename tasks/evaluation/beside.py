@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llm_core.config import ConfigError
+from llm_core.data.ramp import BatchSizes
 from tasks.corpus.statistics import ratio_bootstrap
 from tasks.evaluation.config import EvaluateConfig
 from tasks.evaluation.held_out import Scored, context_of, rounded, wanted_dtype
@@ -73,15 +74,17 @@ def curves(suites: Mapping[str, Mapping[str, Any]], train: Artifact) -> dict[str
     suites: {model: {suite: its figures}}, as `score_suites` gives them.
     """
     settings = train.config["train"]
-    per_step = settings["global_batch_sequences"] * settings["seq_len"]
+    sizes, seq_len = BatchSizes.of(settings), settings["seq_len"]
     steps = {name: int(name.removeprefix("step-")) for name in suites if name.startswith("step-")}
     steps[OWN] = settings["num_steps"]
     found: dict[str, Any] = {}
     for name, suite in suites[OWN].items():
         metric = suite["headline"]
+        ordered = sorted(steps.items(), key=lambda item: item[1])
         points = [
-            {"step": step, "tokens": step * per_step, **suites[model][name]["metrics"][metric]}
-            for model, step in sorted(steps.items(), key=lambda item: item[1])
+            {"step": step, "tokens": sizes.before(step) * seq_len}
+            | suites[model][name]["metrics"][metric]
+            for model, step in ordered
         ]
         found[name] = {"metric": metric, "points": points}
     return found

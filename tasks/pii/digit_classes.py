@@ -29,25 +29,34 @@ class DigitClasses:
     """The automaton of some expressions, and the verdicts on its classes."""
 
     def __init__(
-        self, whole: Iterable[str], beginnings: Iterable[str], undecided: Iterable[str] = ()
+        self,
+        needed: Iterable[str],
+        whole: Iterable[str] = (),
+        beginnings: Iterable[str] = (),
+        undecided: Iterable[str] = (),
     ) -> None:
-        """whole: expressions of whole numbers; what none of them matches is turned down.
+        """needed: expressions of whole numbers; what none of them matches is turned down.
 
-        beginnings: expressions of first digits. undecided: the same, of numbers that are judged
-        each for itself; a `$` in one of them is passed over. Raises ValueError for what no number
-        plan has.
+        whole: other expressions of whole numbers. beginnings: expressions of first digits.
+        undecided: the same, of numbers that are judged each for itself; a `$` in one of them is
+        passed over. Raises ValueError for what no number plan has.
         """
         self._takes: list[int] = []
         """Bits of the digits that each position takes; the positions that follow."""
         self._after: list[int] = []
-        begin, self._whole, self._each = 0, 0, 0
-        for expressions, grows in ((whole, 0), (beginnings, ALL_DIGITS), (undecided, ALL_DIGITS)):
+        begin, self._needed, self._each = 0, 0, 0
+        for expressions, grows in (
+            (needed, 0),
+            (whole, 0),
+            (beginnings, ALL_DIGITS),
+            (undecided, ALL_DIGITS),
+        ):
             for expression in dict.fromkeys(expressions):
                 # A number that has begun so stays here, and one that is so takes no digit more.
                 end = self._position(grows, 1 << len(self._takes))
                 tokens = _tokens(expression)
                 begin |= self._begin(tokens, len(tokens) - 1, end)[0]
-                self._whole |= end if expressions is whole else 0
+                self._needed |= end if expressions is needed else 0
                 self._each |= end if expressions is undecided else 0
         taken = np.array(self._takes)
         self._taking = [
@@ -87,7 +96,7 @@ class DigitClasses:
             for state in new[known[new] == _UNKNOWN].tolist():
                 matched = self._positions[state]
                 known[state] = (
-                    _EACH if matched & self._each else _UNKNOWN if matched & self._whole else _NO
+                    _EACH if matched & self._each else _UNKNOWN if matched & self._needed else _NO
                 )
             first = first[known[new] == _UNKNOWN]
             known[states[first]] = judge(numbers[first])

@@ -64,6 +64,6 @@ def _dialled(region: str) -> DigitClasses:
 
     code = country_code_for_region(region)
     main, home = plan_of(code), plan_of(code, region)
-    whole, beginnings, undecided = main.expressions(home, written=True)
+    kinds, whole, beginnings, undecided = main.expressions(home, written=True)
     abroad = [f"(?:{home.abroad})[1-9]", str(code)]
-    return DigitClasses(whole, beginnings, undecided + abroad)
+    return DigitClasses(kinds, whole, beginnings, undecided + abroad)

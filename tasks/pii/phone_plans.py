@@ -146,20 +146,23 @@ class Plan:
             [_format(form, code=code) for form in abroad] + [_unbroken(code)],
         )
 
-    def expressions(self, home: Plan, written: bool) -> tuple[list[str], list[str], list[str]]:
+    def expressions(self, home: Plan, written: bool) -> tuple[list[str], ...]:
         """What decides whether a number with the prefixes of a region (`home`) is valid and, where
-        asked, how it is written: expressions of whole numbers; of beginnings; of beginnings that a
-        prefix may be in several ways."""
-        whole = [home._general, *(e for _, *both in self._regions for e in both)]
+        asked, how it is written: expressions one of which a valid number matches; others of whole
+        numbers; of beginnings; of beginnings that may be a prefix in several ways."""
+        kinds = [kinds for _, kinds, _ in self._regions]
+        whole = [home._general, *(general for _, _, general in self._regions)]
         begins = [leading for leading, _, _ in self._regions if leading]
         if written:
             begins += [form.leading for style in self._styles for form in style if form.leading]
         prefix = home._prefix
         if not prefix or not home.is_plain:
-            return whole, begins, [prefix] if prefix else []
+            return kinds, whole, begins, [prefix] if prefix else []
         # Behind a plain prefix is one rest, which the same expressions decide about.
-        behind = [[f"{prefix}(?:{each})" for each in some] for some in (whole, begins)]
-        return whole + behind[0], [*begins, *behind[1], prefix], []
+        decide = [
+            some + [f"{prefix}(?:{each})" for each in some] for some in (kinds, whole, begins)
+        ]
+        return decide[0], decide[1], [*decide[2], prefix], []
 
     def are_viable(self, numbers: Column) -> np.ndarray:
         """Which numbers have the general form of the region, as booleans."""

@@ -47,14 +47,14 @@ class Spans:
         return TYPE_OF_KIND[self.kinds]
 
 
-def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) -> Spans:
+def find_all_spans(text: np.ndarray, begins: np.ndarray, config: PiiConfig) -> Spans:
     """Spans of personal data of documents in one buffer (uint8), document i in [begins[i], begins[i
     + 1]). Searched is their view (`tasks.kernels.text.view`), and offsets are of the text."""
     from tasks.kernels.pii.rows import ROW, places_around, take
     from tasks.kernels.pii.shapes import shape_of, shape_table
     from tasks.kernels.text.view import view_of
 
-    view = view_of(values, begins, signs=True)
+    view = view_of(text, begins, signs=True)
     values, begins = view.values, view.begins
     checks = Checks(config.regions, config.ip == "public")
     shapes = np.array([shape_of(*sizes) for sizes in checks.phone_shapes], np.int64)
@@ -74,7 +74,9 @@ def find_all_spans(values: np.ndarray, begins: np.ndarray, config: PiiConfig) ->
         if not len(rows):
             break
         if masked is values:
-            masked = values.copy()
+            # A view that differs from the text is a copy already.
+            masked = values.copy() if np.may_share_memory(values, text) else values.view()
+            masked.flags.writeable = True
         # By type; within one, the order of triggers and lengths stays.
         rows = _in_order(rows, TYPE_OF_KIND[rows[:, 3]])
         # Overwrites each span that no stronger one has overwritten before.

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.config import ConfigError, build
+from llm_core.data.ramp import BatchSizes
 from llm_core.model.config import ModelConfig
 from llm_core.secrets import mask_values
 from tasks.runtime.artifact import ARTIFACT_FILE, Artifact, ArtifactMismatch, load_artifact
@@ -79,7 +80,7 @@ def _size(stage: str, config: Mapping[str, Any], input_bytes: float | None) -> _
     if stage != "train":
         return _Size(input_bytes, input_bytes)
     train = config["train"]
-    tokens = train["num_steps"] * train["global_batch_sequences"] * train["seq_len"]
+    tokens = BatchSizes.of(train).before(train["num_steps"]) * train["seq_len"]
     # The size of the vocabulary is that of the tokenizer, in most configs: blocks alone count.
     try:
         model = build(ModelConfig, {**config["model"], "vocab_size": 0})

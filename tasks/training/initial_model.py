@@ -29,8 +29,11 @@ def initial_model_files(folder: Path, model: ModelConfig) -> dict[str, Path]:
     found = read_config(folder)
     for field in dataclasses.fields(ModelConfig):
         wanted, there = getattr(model, field.name), getattr(found, field.name)
-        # Rotary positions have no weights, so a run may settle for shorter or longer sequences.
-        is_free = field.name == "max_seq_len" and found.positions == "rotary"
+        # Rotary positions have no weights, so a run may settle for shorter or longer sequences, and
+        # slow down what turned freely.
+        is_free = found.positions == "rotary" and (
+            field.name == "max_seq_len" or (field.name == "rope_scaling" and there is None)
+        )
         if wanted != there and not is_free and not (field.name == "vocab_size" and wanted == 0):
             raise ConfigError(
                 f"model.{field.name} ({_setting(wanted)}) must be {_setting(there)}, as in"

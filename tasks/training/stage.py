@@ -35,7 +35,7 @@ from tasks.training.config import TrainStageConfig
 from tasks.training.initial_model import check_vocabulary
 from tasks.training.progress import TrainingProgress
 from tasks.training.trainer_process import run_trainer
-from tasks.training.training_speed import Row, attended_tokens, series, speed, tokens_per_s
+from tasks.training.training_speed import Row, attended_tokens, series, speed
 
 MODEL_FOLDER, MODELS_FOLDER = "model", "models"
 MAX_CURVE_POINTS = 200
@@ -126,7 +126,6 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         "final_train_loss": steps[-1]["train_loss"],
         "final_val_loss": validations[-1]["val_loss"],
         "val_bpb": validations[-1]["val_bpb"],
-        "tokens_per_s": tokens_per_s(timing, run.train.tokens_per_step),
         **speed(timing),
         "timing": series(timing),
         "peak_flops": {"per_device": status["peak_flops"], "is": status["peak_is"]},
@@ -143,8 +142,7 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
             "num_threads": status["num_threads"],
         },
     }
-    num_steps = run.train.num_steps
-    counters = {"tokens": num_steps * run.train.tokens_per_step, "steps": num_steps}
+    counters = {"tokens": run.train.total_tokens, "steps": run.train.num_steps}
     return Artifact(out_dir, "train", counters, metrics)
 
 

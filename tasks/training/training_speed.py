@@ -16,16 +16,9 @@ Row = dict[str, Any]
 MAX_INTERVALS = 200
 
 
-def tokens_per_s(timing: list[Row], tokens_per_step: int) -> float:
-    """Median over logging intervals."""
-    return statistics.median(
-        row["num_steps"] * tokens_per_step / row["elapsed_s"] for row in timing
-    )
-
-
 def speed(timing: list[Row]) -> Row:
     """Medians and extremes over logging intervals."""
-    names = [name for name in ("mfu_causal", "mfu_full") if name in timing[0]]
+    names = [name for name in ("tokens_per_s", "mfu_causal", "mfu_full") if name in timing[0]]
     found: Row = {name: statistics.median(row[name] for row in timing) for name in names}
     waited_s, elapsed_s = (sum(row[k] for row in timing) for k in ("data_wait_s", "elapsed_s"))
     found["data_wait_frac"] = waited_s / elapsed_s

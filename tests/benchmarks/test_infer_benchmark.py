@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,13 +13,14 @@ import pytest
 import torch
 
 from benchmarks.engine import infer_card, infer_measures
-from benchmarks.engine.infer import Case, fastest, peer_command, summarise
+from benchmarks.engine.infer import Case, fastest, peer_command, summarise, usual_case, usual_peer
 from benchmarks.engine.infer_measures import MEASURES
 from benchmarks.engine.infer_models import (
     random_model,
     shape_config,
     step_bytes,
 )
+from benchmarks.engine.infer_parts import KINDS
 from llm_core.bench.answers import MAX_BEHIND, furthest_behind
 from llm_core.infer.choice.sampling import GREEDY
 from llm_core.infer.generation import generate
@@ -37,6 +39,8 @@ def test_decoding_shows_its_speed(weights: str) -> None:
     assert row["correct"] and row["difference"] <= 1e-10 and row["behind"] <= 1e-2
     assert row["batch"] == 3
     assert all(row[name] > 0 for name in ("tok_s", "ttft_ms", "tpot_ms", "mbu", "start_s"))
+    assert row["choosing_fracs"].keys() == KINDS.keys() and min(row["choosing_fracs"].values()) > 0
+    assert summarise([row], [])["choosing_frac"] == max(row["choosing_fracs"].values())
 
 
 @pytest.mark.parametrize("mode", ["load", "prefix"])
@@ -120,6 +124,17 @@ def test_a_script_runs_by_this_python_and_a_known_name_with_the_same_lengths() -
     assert peer_command("/a/peer.py gen", Case()) == [sys.executable, "/a/peer.py", "gen"]
     assert peer_command("python3 x.py", Case()) == ["python3", "x.py"]
     assert "--prompt=77" in peer_command("transformers", Case(prompt=77))
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_cpu_has_a_case_and_a_peer_of_its_own(
+    has_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    assert usual_case().shape == ("1.1b" if has_gpu else "40m")
+    assert usual_peer(usual_case()) == (None if has_gpu else "ctranslate2")
+    assert usual_peer(Case(weights="int4")) is usual_peer(Case(mode="load")) is None
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 
 from llm_core.memory.config import MemoryConfig
 from tests.support.distributed.cases import (
+    COPIED_KEYS,
     FROZEN,
     LAYOUTS,
     Case,
@@ -23,7 +24,10 @@ IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
     Run(Case(layout(4, "fsdp", tp=2), FROZEN[0], 1)),
     Run(Case(layout(4, "zero1", pp=2), FROZEN[0], 1), layout(4, "fsdp", tp=2)),
-    Run(Case(layout(4, "zero1"), Problem(vocab=64, state_in="disk"), 2)),
+    Run(Case(layout(4, "zero1"), Problem(vocab=64, state_in="disk", ema=0.5), 2)),
+    Run(Case(layout(4, "zero2"), Problem(family="qwen3"), 1)),
+    Run(Case(layout(4, "zero1"), Problem(dtype="bf16", gradient_bits=16), 1)),
+    Run(Case(layout(4, "zero2", pp=2), Problem(dtype="bf16", gradient_bits=16, layers=4), 1)),
     Run(Case(layout(4, "ddp", tp=4), Problem(masks="idle", optim="adafactor", z_loss=0.1), 4)),
     Run(
         Case(
@@ -33,7 +37,7 @@ FAST = [
             MemoryConfig("selective", loss_chunk_tokens=5, ffn_tiles=3, weights_in="host"),
         )
     ),
-    Run(Case(layout(4, "zero1", tp=2), Problem(optim="muon", family="gpt2"), 2)),
+    Run(Case(layout(4, "zero1", tp=2), Problem(optim="muon", family="gpt2", ema=0.5), 2)),
     Run(Case(layout(4, "ddp", tp=2, sequence_parallel=False), Problem(family="qwen3"), 4)),
     Run(Case(layout(4, "ddp", pp=4, pp_schedule="dualpipe_v"), Problem(layers=8, packed=True), 1)),
     Run(
@@ -69,7 +73,11 @@ FAST = [
         )
     ),
     Run(Case(layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), IDLE, 4)),
-    Run(Case(layout(4, "zero1", pp=2, cp=2), Problem(masks="empty"), 2)),
+    Run(
+        Case(
+            layout(4, "zero1", pp=2, cp=2), Problem(vocab=400, layers=4, masks="empty", ema=0.5), 2
+        )
+    ),
     Run(Case(layout(4, "fsdp", tp=2), Problem(masks="empty", dtype="fp16"), 2)),
     Run(
         Case(
@@ -96,8 +104,11 @@ FAST = [
         )
     ),
     Run(Case(layout(4, "fsdp", tp=2), Problem(vocab=50257, dtype="fp32"), 4)),
+    *(Run(case) for case in COPIED_KEYS[1:4]),
+    Run(COPIED_KEYS[6]),
+    Run(COPIED_KEYS[0], layout(4, "fsdp")),
     Run(Case(layout(4, "ddp", tp=4), Problem(), 1), layout(1, "none")),
-    Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon"), 1), layout(4, "zero1", pp=2)),
+    Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon", ema=0.5), 1), layout(4, "zero1", pp=2)),
     Run(
         Case(layout(4, "zero1", pp=2), Problem(optim="adafactor", tied=False), 1),
         layout(4, "zero1", tp=2),

@@ -1,5 +1,7 @@
 """Checks which layers a pipeline process holds, and which pipelines and slices are refused."""
 
+import itertools
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from llm_core.config import ConfigError
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import global_name
+from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import LOOPED, V_SHAPED, StagePlan, check_context
 from llm_core.parallel.pipelining.stages import split_model
 from tests.support.engine.small_runs import MODEL
@@ -29,6 +32,37 @@ def test_every_layer_lies_in_one_stage_and_every_stage_has_layers(
     assert max(map(len, layers)) - min(map(len, layers)) <= 1 and min(map(len, layers)) >= 1
     if schedule in V_SHAPED:
         assert plan.owner_of(0) == plan.owner_of(plan.num_stages - 1) == 0
+
+
+@given(st.integers(1, 5), st.integers(0, 6), st.floats(0, 4, width=16), st.floats(0, 9, width=16))
+def test_no_other_cut_has_a_cheaper_dearest_stage(
+    num_ranks: int, more_layers: int, first: float, last: float
+) -> None:
+    plan = StagePlan("gpipe", num_ranks, num_ranks + more_layers, ends=(first, last))
+
+    def dearest(bounds: tuple[int, ...]) -> float:
+        costs = [end - begin for begin, end in pairwise((0, *bounds, plan.num_layers))]
+        costs[0] += first
+        costs[-1] += last
+        return max(costs)
+
+    own = tuple(plan.layers_of(stage).stop for stage in range(num_ranks - 1))
+    cuts = itertools.combinations(range(1, plan.num_layers), num_ranks - 1)
+    assert dearest(own) == min(map(dearest, cuts))
+    if num_ranks > 1 and first == last == 0:
+        sizes = [len(plan.layers_of(stage)) for stage in range(num_ranks)]
+        assert sizes == sorted(sizes), "the last stage keeps the fewest activations"
+    most = plan.costs_most()
+    assert dearest(own) == plan.num_layers_of(most) + first * (most == 0) + last * (
+        most == num_ranks - 1
+    )
+
+
+def test_a_large_vocabulary_leaves_the_last_stage_fewer_layers() -> None:
+    llama = ModelConfig(128256, 4096, 32, 32, 8, 14336, 8192, tied_embeddings=False)
+    plan = ParallelConfig("ddp", 4, pp=4).plan(llama)
+    assert plan is not None
+    assert [plan.num_layers_of(rank) for rank in range(4)] == [8, 9, 9, 6]
 
 
 @settings(deadline=None, max_examples=8)

@@ -46,8 +46,7 @@ def budget_plan(
     """(text for a terminal, the same as plain values). unknown: why there is no corpus; empty where
     none was named."""
     weights = work.model.num_parameters()
-    tokens = work.train.num_steps * work.train.tokens_per_step
-    found = token_budget(weights, tokens, corpus, inference_tokens)
+    found = token_budget(weights, work.train.total_tokens, corpus, inference_tokens)
     return _shown(found, weights, unknown), to_plain(found)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from llm_core.infer.cache.attention import attend_keys, attend_masked, ragged_mask
 from llm_core.infer.cache.rounding import Numbers
 from llm_core.infer.cache.tiles import cut, has_tiles, heads_together, tile_queries
+from llm_core.infer.cpu.few_rows import attend_blocks, is_for_one_thread
 from llm_core.model.config import ModelConfig
 
 # N tokens of the pass, of all sequences · S sequences · M most blocks of a sequence
@@ -112,10 +113,15 @@ class Pass:
         )
 
     @property
+    def is_decode(self) -> bool:
+        """Whether sequences have one token each."""
+        return len(self.spans) == self.spans[-1].end
+
+    @property
     def is_even_decode(self) -> bool:
         """Whether several sequences have one token each, and lengths that fit one batch: at most
         half of its blocks are padding."""
-        if len(self.spans) < 2 or len(self.spans) != self.spans[-1].end:
+        if len(self.spans) < 2 or not self.is_decode:
             return False
         lengths = [span.length for span in self.spans]
         return max(lengths) * len(lengths) <= 2 * sum(lengths)
@@ -206,6 +212,12 @@ class PagedCache:
             stored = self.keys.stored[layer], self.values.stored[layer]
             mixed_1HND = self._tiled.attend(q_HND, k_GND, v_GND, *stored, window)
             return self._in_rows(mixed_1HND, len(q_BHTD))
+        if coming.is_decode and self._is_small(coming):
+            q_NHD, k_NGD, v_NGD = (x.transpose(0, 1) for x in (q_HND, k_GND, v_GND))
+            stored = self.keys.stored[layer], self.values.stored[layer]
+            which = coming.tables_SM, coming.lengths_S
+            mixed_NHD = attend_blocks(q_NHD, k_NGD, v_NGD, *stored, *which, window)
+            return self._in_rows(mixed_NHD.transpose(0, 1)[None], len(q_BHTD))
         self.keys.write_slots(layer, coming.slots_N, k_GND.transpose(0, 1))
         self.values.write_slots(layer, coming.slots_N, v_GND.transpose(0, 1))
         if coming.is_even_decode and not self._has_views(coming):
@@ -247,6 +259,15 @@ class PagedCache:
         if window not in self._masks:
             self._masks[window] = ragged_mask(coming.lengths_S, 1, k_SGKD.shape[2], window)
         return attend_masked(q_SHQD, k_SGKD, v_SGKD, self._masks[window])
+
+    def _is_small(self, coming: Pass) -> bool:
+        """Whether a kernel of one thread reads what a decode attends where it lies."""
+        stored = self.keys.stored
+        is_plain = stored.device.type == "cpu" and stored.dtype == torch.float32
+        if not is_plain or torch.is_grad_enabled():
+            return False
+        num_keys = sum(span.length for span in coming.spans)
+        return is_for_one_thread(2 * num_keys * stored[0, 0, 0].nbytes)
 
     def _has_views(self, coming: Pass) -> bool:
         """Whether sequences are faster one by one: a CPU then reads them without a copy. Two

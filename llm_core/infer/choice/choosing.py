@@ -6,8 +6,8 @@ float32 bit patterns, which are ordered as the numbers are. Of logits equal to a
 lowest ids stay. The draw inverts the cumulative sum in the order of ids with one uniform number
 (`llm_core.infer.choice.streams`). Definitions: `llm_core.infer.choice.sampling`.
 
-Costs a few passes over the logits; top-p costs 32 more, but on a CPU, where the likeliest tokens
-are looked at first and mostly suffice.
+Costs a few passes over the logits, and 32 more for top-p. A CPU, which need not wait for anybody,
+weighs tokens by ranges instead (`llm_core.kernels.cpu.choose`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from llm_core.infer.choice.streams import uniforms
 
 # B rows (sequences) · V vocabulary · K the likeliest of it
 
-LIKELIEST = (128, 1024)
-"""Tokens among which a CPU looks first, and then."""
 RUN = 128
 """Weights that are summed before sums are compared with a number."""
 
@@ -50,8 +48,6 @@ class Choosers:
     any_draw: bool
     any_top_p: bool
     any_min_p: bool
-    all_filter: bool
-    """Whether every row that draws has a filter."""
 
     @staticmethod
     def of(
@@ -77,7 +73,6 @@ class Choosers:
             bool(drawing),
             any(p.top_p < 1 for p in drawing),
             any(p.min_p > 0 for p in drawing),
-            all(p.top_k or p.top_p < 1 or p.min_p > 0 for p in drawing),
         )
 
 
@@ -90,8 +85,7 @@ def choose(logits_BV: Tensor, choosers: Choosers, steps_B: Tensor) -> Tensor:
     best_B1 = logits_BV.amax(-1, keepdim=True)
     ids_B1 = best_B1.new_zeros(best_B1.shape, dtype=torch.int64)
     if choosers.any_greedy:
-        # The first of equal maxima on every device, by torch's definition.
-        ids_B1 = logits_BV.argmax(-1, keepdim=True)
+        ids_B1 = _likeliest(logits_BV)
     if choosers.any_draw:
         uniform_B1 = uniforms(choosers.seed_B, choosers.choice_B, steps_B)[:, None]
         ids_B1 = torch.where(
@@ -101,16 +95,25 @@ def choose(logits_BV: Tensor, choosers: Choosers, steps_B: Tensor) -> Tensor:
     return torch.where(best_B1.isfinite(), ids_B1, -1)[:, 0]
 
 
+def _likeliest(logits_BV: Tensor) -> Tensor:
+    """ids_B1, the first of equal maxima on every device, by the definitions of both libraries."""
+    if logits_BV.device.type == "cpu":  # NumPy takes a tenth of the time
+        return torch.from_numpy(logits_BV.numpy().argmax(-1, keepdims=True))
+    return logits_BV.argmax(-1, keepdim=True)
+
+
 def _drawn(logits_BV: Tensor, best_B1: Tensor, uniform_B1: Tensor, choosers: Choosers) -> Tensor:
-    if logits_BV.device.type == "cpu" and choosers.all_filter:
-        for least in LIKELIEST:
-            # One more than top-k: if it is less likely than the last of those, no tie is missed.
-            count = max(least, choosers.largest_k + 1)
-            found = count < logits_BV.shape[1] and _kept_of(count, logits_BV, best_B1, choosers)
-            if found:
-                weight_BK, ids_BK = found
-                return ids_BK.gather(1, _place(weight_BK, uniform_B1))
-    return _place(kept_weights(logits_BV, choosers), uniform_B1)
+    if logits_BV.device.type != "cpu":
+        return _place(kept_weights(logits_BV, choosers), uniform_B1)
+    from llm_core.kernels.cpu.choose import draw
+
+    weight_BV = (logits_BV - best_B1).div_(choosers.divisor_B1).exp_()
+    columns = best_B1, choosers.divisor_B1, choosers.top_k_B1, choosers.top_p_B1, choosers.min_p_B1
+    ids_B = draw(
+        logits_BV.contiguous().numpy(), weight_BV.numpy(),
+        *(column_B1[:, 0].contiguous().numpy() for column_B1 in (*columns, uniform_B1)),
+    )  # fmt: skip
+    return torch.from_numpy(ids_B)[:, None]
 
 
 def _place(weight_BN: Tensor, uniform_B1: Tensor) -> Tensor:
@@ -128,43 +131,6 @@ def _place(weight_BN: Tensor, uniform_B1: Tensor) -> Tensor:
     last_B1 = (weight_BR > 0).long().mul(torch.arange(RUN, device=weight_BR.device)).amax(-1, True)
     place_B1 = torch.searchsorted(inner_BR, wanted_B1 - before_B1, right=True).minimum(last_B1)
     return run_B1 * RUN + place_B1
-
-
-def _kept_of(
-    count: int, logits_BV: Tensor, best_B1: Tensor, choosers: Choosers
-) -> tuple[Tensor, Tensor] | None:
-    """(weight_BK, ids_BK in order) of the likeliest tokens, where they hold all that is kept, by
-    the definitions of `kept_weights`; None where they may not.
-
-    For CPUs, where it saves most passes over the vocabulary, and where asking costs no wait.
-    """
-    logit_BK, ids_BK = logits_BV.topk(count, dim=-1)
-    # Equal logits by their ids: topk gives them in any order.
-    ids_BK, order_BK = ids_BK.sort(dim=-1)
-    logit_BK = logit_BK.gather(1, order_BK)
-    logit_BK, order_BK = logit_BK.sort(dim=-1, descending=True, stable=True)
-    weight_BK = ((logit_BK - best_B1) / choosers.divisor_B1).exp()
-    place_K = torch.arange(count)
-    in_k_BK = (choosers.top_k_B1 == 0) | (place_K < choosers.top_k_B1)
-    weight_BK = weight_BK * in_k_BK
-    kept_BK = weight_BK > 0
-    if choosers.any_top_p:
-        everything_BV = ((logits_BV - best_B1) / choosers.divisor_B1).exp()
-        all_B1 = everything_BV.sum(-1, keepdim=True, dtype=torch.float64)
-        of_k_B1 = weight_BK.sum(-1, keepdim=True, dtype=torch.float64)
-        wanted_B1 = choosers.top_p_B1 * torch.where(choosers.top_k_B1 > 0, of_k_B1, all_B1)
-        before_BK = weight_BK.cumsum(-1, dtype=torch.float64) - weight_BK
-        kept_BK &= (before_BK < wanted_B1) | (place_K == 0) | (choosers.top_p_B1 >= 1)
-    if choosers.any_min_p:
-        kept_BK &= weight_BK >= choosers.min_p_B1
-    # A kept token as unlikely as the last of these may have equals that are not among them; a
-    # greedy row is not drawn from, and one that is not a number is refused.
-    unsure_B1 = (kept_BK & (logit_BK <= logit_BK[:, -1:])).any(-1, keepdim=True)
-    if bool((unsure_B1 & choosers.draws_B1 & best_B1.isfinite()).any()):
-        return None
-    weight_BK = weight_BK * kept_BK
-    by_id_BK = order_BK.argsort(-1)
-    return weight_BK.gather(1, by_id_BK), ids_BK
 
 
 def check_chosen(ids: Sequence[int], logits_BV: Tensor) -> None:

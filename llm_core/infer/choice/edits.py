@@ -63,14 +63,21 @@ class LogitEdits:
 
         count_AV = self._answer_SV[index_A]
         in_answer_AV = count_AV > 0
-        repeated_AV = in_answer_AV | self._prompt_SV[index_A]
-        penalty_A1 = column("repetition_penalty")
-        # By the sign: a penalty lowers negative logits, too.
-        lowered_AV = torch.where(logits_AV > 0, logits_AV / penalty_A1, logits_AV * penalty_A1)
-        edited_AV = torch.where(repeated_AV, lowered_AV, logits_AV)
-        edited_AV = edited_AV - column("presence_penalty") * in_answer_AV
-        edited_AV = edited_AV - column("frequency_penalty") * count_AV
-        return edited_AV + self._bias_SV[index_A]
+        edited_AV = logits_AV.clone()
+        # Each is a pass over the vocabulary, which most answers do without.
+        if any(params.repetition_penalty != 1 for params in each):
+            penalty_A1 = column("repetition_penalty")
+            # By the sign: a penalty lowers negative logits, too.
+            lowered_AV = torch.where(logits_AV > 0, logits_AV / penalty_A1, logits_AV * penalty_A1)
+            repeated_AV = in_answer_AV | self._prompt_SV[index_A]
+            edited_AV = torch.where(repeated_AV, lowered_AV, logits_AV)
+        if any(params.presence_penalty for params in each):
+            edited_AV -= column("presence_penalty") * in_answer_AV
+        if any(params.frequency_penalty for params in each):
+            edited_AV -= column("frequency_penalty") * count_AV
+        if any(params.logit_bias for params in each):
+            edited_AV += self._bias_SV[index_A]
+        return edited_AV
 
     def _grow(self) -> None:
         old = len(self._answer_SV)

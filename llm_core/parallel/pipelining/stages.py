@@ -1,15 +1,15 @@
 """Assigns layers to pipeline processes: plans of stages, and models without the other parts.
 
-A pipeline cuts the blocks into stages of as equal a number as can be; the embedding goes with the
-first, norm and head with the last. Single schedules give each process one stage; looped ones
-(interleaved) stages r, r + n, …; V-shaped ones (zero bubble V, DualPipeV) stages r and 2n - 1 - r,
-so that the first process holds both ends. Each stage of a process is a model of its own over the
-same modules as the process's model, so optimizers, checkpoints and initial weights see one model
-with global names.
+A pipeline cuts the blocks into stages that cost about the same; the embedding goes with the first,
+norm and head with the last, and their cost with them. Single schedules give each process one stage;
+looped ones (interleaved) stages r, r + n, …; V-shaped ones (zero bubble V, DualPipeV) stages r and
+2n - 1 - r, so that the first process holds both ends. Each stage of a process is a model of its own
+over the same modules as the process's model, so optimizers, checkpoints and initial weights see one
+model with global names.
 
 A tied embedding whose ends lie in different stages is two copies of one parameter, by one name in
 checkpoints and in the stream of initial weights; `llm_core.parallel.pipelining.pipeline` adds their
-gradients. Left out: stages weighed by what their layers cost.
+gradients.
 """
 
 from __future__ import annotations

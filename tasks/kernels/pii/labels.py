@@ -45,9 +45,9 @@ def _spellings(entry: str) -> set[str]:
     return spellings
 
 
-def _trie() -> tuple[np.ndarray, np.ndarray]:
-    """What follows a node on a byte, as an open hash table; the meaning of each node. Node 0 is the
-    root."""
+def _trie() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What follows a node on a byte, as an open hash table; the meaning of each node; which bytes
+    end a word. Node 0 is the root."""
     following: dict[int, int] = {}
     meaning = [0]
     classes = {
@@ -73,10 +73,14 @@ def _trie() -> tuple[np.ndarray, np.ndarray]:
                         meaning.append(0)
                     node = following[step]
                 meaning[node] = meaning[node] or code
-    return hash_table(following, _STEP_BITS), np.array(meaning, np.uint8)
+    ends = np.zeros(256, np.uint8)
+    for last in range(256):
+        folded = last | 32 if chr(last).isascii() and chr(last).isupper() else last
+        ends[last] = folded in following  # a step from the root is its byte
+    return hash_table(following, _STEP_BITS), np.array(meaning, np.uint8), ends
 
 
-_STEPS, _MEANING = _trie()
+_STEPS, _MEANING, _ENDS = _trie()
 
 
 @inner
@@ -90,7 +94,8 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
         c = v[p - 1]
         if c == 60 or c == 62 or c == 42:
             break
-        found = _word_that_ends(v, lo, p) & _CLASS
+        # Digits and signs between numbers end no word.
+        found = _word_that_ends(v, lo, p) & _CLASS if _ENDS[c] else 0
         if found == NUMBER:
             # Behind another number it says nothing of this one.
             numbered_at = chars if numbered_at < 0 and not digits else numbered_at

@@ -1,10 +1,10 @@
 """Finds candidates of personal data by trigger bytes and bounded look-around, over Arrow text
 buffers.
 
-A digit, `@`, `:` or `-` and every word of at least twenty letters and digits trigger a look to both
-sides, never further than `rows.MAX_LOOK_BYTES`, so time is linear in the text whatever it holds.
-Each trigger judges alone: candidates may overlap, and `tasks.pii.spans` resolves them. `<`, `>` and
-`*` stop every look-around, so a found span that is overwritten by them acts exactly as the
+A digit, `@`, `:`, `-` or `=` and every word of at least twenty letters and digits trigger a look to
+both sides, never further than `rows.MAX_LOOK_BYTES`, so time is linear in the text whatever it
+holds. Each trigger judges alone: candidates may overlap, and `tasks.pii.spans` resolves them. `<`,
+`>` and `*` stop every look-around, so a found span that is overwritten by them acts exactly as the
 replacement will.
 
 Kinds and what is final: `tasks.definitions.pii_kinds`. What looks alike and is none is vetoed by
@@ -13,8 +13,12 @@ the judges: `emails.py`, `addresses.py`, `numbers.py`, `tokens.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
+from numba import types
+from numba.extending import intrinsic
 
 from tasks.definitions import pii_kinds as kinds
 from tasks.kernels import inlined, inner
@@ -48,6 +52,8 @@ from tasks.kernels.pii.tokens import (
     signed_key,
 )
 from tasks.kernels.text.addresses import pointers
+from tasks.kernels.text.bitmaps import trailing_zeros
+from tasks.kernels.text.vectors import BLOCK, Blocks
 
 MAX_ROWS_OF_A_TRIGGER = 40
 _TOLD_PHONE = 1 << kinds.TOLD_PHONE
@@ -56,6 +62,19 @@ MIN_ROOM = 1024 * ROW
 
 _TRIGGER = np.zeros(256, np.uint8)
 _TRIGGER[list(b"0123456789@:-=")] = 1
+
+
+@intrinsic
+def _triggers(typing_context: Any, buf: Any, pos: Any) -> Any:
+    """Which of the 64 bytes at buf[pos] are triggers, as the bits of a number."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        blocks = Blocks(builder, *arguments)
+        here = blocks.load(0)
+        numeric = blocks.within(here, ord("0"), ord(":"))
+        return blocks.bits(blocks.any_of(numeric, blocks.equal(here, *b"@-=")))
+
+    return types.uint64(buf, types.int64), generate
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -177,6 +196,11 @@ def _scan_triggers(  # type: ignore[no-untyped-def]
 
 @inlined
 def _next_trigger(v: np.ndarray, i: int, end: int) -> int:
+    while i + BLOCK <= end:
+        found = _triggers(v, i)
+        if found:
+            return i + trailing_zeros(found)
+        i += BLOCK
     while i < end and not _TRIGGER[v[i]]:
         i += 1
     return i

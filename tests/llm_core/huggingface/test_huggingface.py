@@ -30,6 +30,18 @@ GPT2_TYPE = {
 OURS: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama 3": {"rope_scaling": RopeScaling(2.0, 1.0, 4.0, 16)},
+    "yarn": {"rope_scaling": RopeScaling(4.0, original_max_seq_len=16, kind="yarn")},
+    "yarn of its own": {
+        "rope_scaling": RopeScaling(
+            3.0,
+            original_max_seq_len=20,
+            kind="yarn",
+            beta_fast=4.0,
+            beta_slow=0.5,
+            attention_factor=1.3,
+            whole_channels=False,
+        )
+    },
     "qwen2": {"qkv_bias": True, "tied_embeddings": False},
     "qwen3": {"qk_norm": True, "own_head_dim": 12},
     "mistral": {"window": 6},
@@ -96,8 +108,8 @@ def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -
         ({"model_type": "bert"}, r"model_type \(bert\) .*llama, mistral, qwen2"),
         ({"hidden_act": "gelu"}, r"hidden_act \(gelu\) must be silu"),
         (
-            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
-            r"rope_type \(yarn\) must be default or llama3",
+            {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}},
+            r"rope_type \(longrope\) must be default, llama3 or yarn",
         ),
         ({"num_hidden_layers": 3}, r"model.layers.2.* is missing"),
         ({"num_hidden_layers": 1}, r"model.layers.1.* is not part"),

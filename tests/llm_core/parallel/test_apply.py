@@ -19,5 +19,5 @@ def test_a_schedule_of_pipelines_asks_nothing_of_a_run_without_one() -> None:
 
 def test_a_pipeline_has_as_many_stages_in_a_rank_as_asked_for() -> None:
     parallel = ParallelConfig("ddp", 2, pp=2, pp_schedule="interleaved", pp_stages_per_rank=3)
-    plan = parallel.plan(num_layers=7)
+    plan = parallel.plan(dataclasses.replace(MODEL, num_layers=7))
     assert plan is not None and plan.stages_of(1) == [1, 3, 5]

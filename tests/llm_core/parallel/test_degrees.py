@@ -44,6 +44,9 @@ def test_pipelines_with_too_few_layers_are_refused_with_a_way_that_works(
     ("model", "tokens", "ranks", "rule"),
     [
         ({"num_kv_heads": 4, "ffn_dim": 44}, 16, 4, None),
+        ({"num_kv_heads": 2}, 16, 4, None),
+        ({"num_kv_heads": 1}, 16, 4, None),
+        ({"num_heads": 8, "num_kv_heads": 1, "dim": 16}, 16, 8, r"num_kv_heads .1. .* by 8 .*tp=4"),
         (
             {"num_kv_heads": 4, "ffn_dim": 42},
             16,

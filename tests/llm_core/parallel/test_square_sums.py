@@ -34,6 +34,13 @@ def numbers(kind: str, count: int) -> Tensor:
     }[kind]
 
 
+def test_numbers_of_16_bits_have_a_norm_of_32() -> None:
+    short = numbers("normal", 5 * RUN + 3).bfloat16()
+    assert float(square_sum([short, short[:1]])) == pytest.approx(
+        exact(short) + exact(short[:1]), rel=1e-6
+    )
+
+
 @pytest.mark.parametrize("kind", ["normal", "alike", "heavy"])
 def test_the_gradient_norm_of_millions_of_numbers_is_that_of_float64(kind: str) -> None:
     model = Transformer(

@@ -47,7 +47,7 @@ def test_each_axis_takes_the_collectives_that_it_uses() -> None:
     for parallel, kinds in {
         ParallelConfig("ddp", 2): ["all_reduce"],
         ParallelConfig("fsdp", 2): ["all_gather", "reduce_scatter"],
-        ParallelConfig("zero1", 2): ["all_reduce", "all_gather"],
+        ParallelConfig("zero1", 2): ["all_gather", "reduce_scatter"],
         ParallelConfig("ddp", 2, tp=2): ["all_gather", "reduce_scatter"],
         ParallelConfig("ddp", 2, pp=2, pp_schedule="gpipe"): ["send"],
         ParallelConfig("ddp", 2, cp=2, cp_kind="ulysses"): ["all_reduce", "all_to_all"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -131,9 +132,13 @@ def test_bubbles_are_those_of_the_papers(schedule: str, stages: int, m: int, sha
 def test_later_ranks_of_a_pipeline_keep_fewer_micro_batches(
     schedule: str, first: float, last: float
 ) -> None:
-    """Of 8, on 4 ranks with 8 layers each (Narayanan et al., 2021, section 2.2)."""
+    """Of 8, on 4 ranks, in units of their layers (Narayanan et al., 2021, section 2.2)."""
     parallel = layout(4, "ddp", pp=4, pp_schedule=schedule)
-    kept = [layers_in_flight(LLAMA_8B, parallel, 8, rank) / 8 for rank in (0, 3)]
+    plan = parallel.plan(LLAMA_8B)
+    assert plan is not None
+    kept = [
+        layers_in_flight(LLAMA_8B, parallel, 8, rank) / plan.num_layers_of(rank) for rank in (0, 3)
+    ]
     assert kept == [first, last]
 
 
@@ -147,8 +152,11 @@ def test_an_optimizer_moves_weights_gradients_and_its_state(
     assert plan_time(given, H100).optimizer_s == pytest.approx(moved)
 
 
-def traffic(parallel: ParallelConfig, hardware: HardwareConfig = H100) -> dict[str, Traffic]:
-    given = replace(work(LLAMA_8B), parallel=parallel)
+def traffic(
+    parallel: ParallelConfig, hardware: HardwareConfig = H100, **train: Any
+) -> dict[str, Traffic]:
+    given = work(LLAMA_8B)
+    given = replace(given, parallel=parallel, train=replace(given.train, **train))
     return {each.axis: each for each in plan_time(given, hardware).traffic}
 
 
@@ -156,15 +164,12 @@ def test_bytes_sent_are_those_of_rings() -> None:
     weights, n = LLAMA_8B.num_parameters(), 8
     part = (n - 1) / n
     assert traffic(layout(n, "ddp"))["ddp"].num_bytes == pytest.approx(2 * part * 4 * weights)
-    gathered = traffic(layout(n, "zero1"))["zero1 weights"].num_bytes
-    assert gathered == pytest.approx(part * 4 * weights)
     m = 64 // n
-    assert traffic(layout(n, "zero2"))["zero2"].num_bytes == pytest.approx(
-        part * weights * m * (2 + 4)
-    )
-    assert traffic(layout(n, "fsdp"))["fsdp"].num_bytes == pytest.approx(
-        part * weights * m * (2 * 2 + 4)
-    )
+    for bits in (16, 32):
+        for kind, gathers, reductions in (("zero1", 1, 1), ("zero2", 1, m), ("fsdp", 2 * m, m)):
+            sent = traffic(layout(n, kind), gradient_bits=bits)[kind].num_bytes
+            copies = gathers * 2 + reductions * bits // 8
+            assert sent == pytest.approx(part * weights * copies)
 
 
 def test_a_group_that_crosses_nodes_is_as_fast_as_their_cards() -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B
 
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.planner.hardware import HardwareConfig, LinkConfig
 from llm_core.planner.step import TimePlan, Work, plan_time
-from llm_core.planner.traffic import DDP_BUCKET, Traffic, messages_in_turn
+from llm_core.planner.traffic import DDP_BUCKET, Traffic, pipeline_waits_s
 from llm_core.training.config import TrainConfig
 
 FORWARD_S, BACKWARD_S = 1.0, 2.0
@@ -61,26 +64,61 @@ def one_f_one_b(stage: int, stages: int, micro_batches: int) -> Iterator[Event]:
     yield "wait", given
 
 
-def elapsed_s(stages: int, micro_batches: int, message_s: float) -> float:
+def torchs_order(stages: int, per_rank: int, micro_batches: int) -> list[list[Event]]:
+    """The same of torch's interleaved schedule, which posts messages long before it waits."""
+    parts = [
+        SimpleNamespace(
+            stage_index=part * stages, num_stages=stages * per_rank, group_size=stages,
+            group_rank=0, has_backward=True, device=None, group=None, is_first=part == 0,
+            is_last=False, submod=nn.Linear(1, 1), stage_index_to_group_rank={},
+        )
+        for part in range(per_rank)
+    ]  # fmt: skip
+    schedule: Any = ScheduleInterleaved1F1B(parts, micro_batches, loss_fn=max)  # type: ignore[arg-type]
+    found = []
+    for rank in range(stages):
+        events: list[Event] = []
+        for kind, stage, number in (
+            (action.computation_type.value, action.stage_index, action.microbatch_index)
+            for action in schedule.pipeline_order_with_comms[rank]
+        ):
+            before, after = ("forward", number, stage - 1), ("backward", number, stage)
+            if kind in ("F", "B"):
+                awaited = [before] if kind == "F" else [after]
+                known = 0 <= awaited[0][2] < stages * per_rank - 1
+                events.append(("wait", awaited if known else []))
+                events.append(("compute", (FORWARD_S if kind == "F" else BACKWARD_S) / per_rank))
+            elif kind in ("SEND_F", "RECV_F"):
+                events.append(
+                    ("post", [before if kind == "RECV_F" else ("forward", number, stage)])
+                )
+            elif kind in ("SEND_B", "RECV_B"):
+                events.append(
+                    ("post", [after if kind == "RECV_B" else ("backward", number, stage - 1)])
+                )
+        found.append(events)
+    return found
+
+
+def elapsed_s(programs: list[list[Event]], message_s: float) -> float:
     """Run all stages; a message begins when both have posted it."""
-    programs = [list(one_f_one_b(stage, stages, micro_batches)) for stage in range(stages)]
-    at, now_s = [0] * stages, [0.0] * stages
+    at, now_s = [0] * len(programs), [0.0] * len(programs)
     posted: dict[Any, list[float]] = {}
-    while any(at[stage] < len(programs[stage]) for stage in range(stages)):
-        for stage, program in enumerate(programs):
-            while at[stage] < len(program):
-                what, value = program[at[stage]]
+    while any(at[rank] < len(program) for rank, program in enumerate(programs)):
+        for rank, program in enumerate(programs):
+            while at[rank] < len(program):
+                what, value = program[at[rank]]
                 if what == "compute":
-                    now_s[stage] += value
+                    now_s[rank] += value
                 elif what == "post":
                     for message in value:
-                        posted.setdefault(message, []).append(now_s[stage])
+                        posted.setdefault(message, []).append(now_s[rank])
                 elif any(len(posted.get(message, [])) < 2 for message in value):
                     break
                 else:
                     ends = [max(posted[message]) + message_s for message in value]
-                    now_s[stage] = max([now_s[stage], *ends])
-                at[stage] += 1
+                    now_s[rank] = max([now_s[rank], *ends])
+                at[rank] += 1
     return max(now_s)
 
 
@@ -89,10 +127,24 @@ def test_1f1b_waits_for_as_many_messages_as_its_order_says(
     stages: int, more: int, message_s: float
 ) -> None:
     micro_batches = stages + more
-    found_s = elapsed_s(stages, micro_batches, message_s)
+    programs = [list(one_f_one_b(stage, stages, micro_batches)) for stage in range(stages)]
     computed_s = (micro_batches + stages - 1) * (FORWARD_S + BACKWARD_S)
-    waits = messages_in_turn("1f1b", stages, micro_batches, 1)
-    assert found_s == pytest.approx(computed_s + waits * message_s)
+    waits_s = pipeline_waits_s("1f1b", stages, micro_batches, 1, message_s, 3.0)
+    assert elapsed_s(programs, message_s) == pytest.approx(computed_s + waits_s)
+
+
+@pytest.mark.parametrize("message_s", [0.01, 0.2, 2.0, 20.0])
+@pytest.mark.parametrize(("stages", "per_rank"), [(2, 2), (4, 2), (4, 4)])
+@pytest.mark.parametrize("micro_batches", [8, 32])
+def test_interleaved_takes_as_long_as_torchs_order_says(
+    stages: int, per_rank: int, micro_batches: int, message_s: float
+) -> None:
+    programs = torchs_order(stages, per_rank, micro_batches)
+    waits_s = pipeline_waits_s(
+        "interleaved", stages, micro_batches, per_rank, message_s, FORWARD_S + BACKWARD_S
+    )
+    found_s = elapsed_s(programs, 0) + waits_s
+    assert found_s == pytest.approx(elapsed_s(programs, message_s), rel=0.15)
 
 
 def plan(model: ModelConfig, parallel: ParallelConfig, overlap: float = 1.0) -> TimePlan:

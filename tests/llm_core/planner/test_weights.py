@@ -35,6 +35,7 @@ def held_bytes(
     parallel: ParallelConfig,
     rank: int,
     without_memory: bool = False,
+    ema: float = 0.0,
 ) -> StateBytes:
     """Of the weights, their gradients and the optimizer's state, built as training builds them.
 
@@ -46,7 +47,7 @@ def held_bytes(
         trains = partial(is_trained, config=optim)
         built = build_layout(model, parallel, ComputeConfig(), ranks, fill=False, trains=trains)
         assert without_memory == all(local(w.data).is_meta for w in built.bare.parameters())
-        optimizer = build_optimizer(built, optim)
+        optimizer = build_optimizer(built, optim, ema=ema)
         weights, trained = (
             sum(local(weight.data).nbytes for weight in some)
             for some in (
@@ -81,6 +82,8 @@ def test_each_optimizer_keeps_the_predicted_state(kind: str, parallel: ParallelC
         assert state_bytes(model, optim, parallel, place) == held_bytes(
             model, optim, parallel, rank
         )
+        with_average = state_bytes(model, optim, parallel, place, averaged=True)
+        assert with_average == held_bytes(model, optim, parallel, rank, ema=0.9)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +172,7 @@ def test_processes_of_512_hold_the_predicted_bytes_of_a_large_model(
     "parallel",
     [
         layout(512, "fsdp"),
+        layout(512, "zero1"),
         layout(512, "zero2"),
         layout(512, "fsdp", tp=4),
         layout(512, "hsdp", dp_shard=8, tp=2),

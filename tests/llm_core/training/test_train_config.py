@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError
 from llm_core.data.config import DataConfig
+from llm_core.memory.config import MemoryConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import SPLIT_BACKWARD, ParallelConfig
 from llm_core.training.run_config import check_run
@@ -98,8 +99,8 @@ def test_impossible_settings_are_refused(make: Any, values: dict[str, Any]) -> N
             ),
         ),
         (
-            {"num_processes": 4, "tp": 4},
-            r"model.num_kv_heads .2. must be shared by 4 tensor ranks in equal parts; try tp=2",
+            {"num_processes": 8, "tp": 8},
+            r"model.num_kv_heads .2. must be shared by 8 tensor ranks .* the 4 query .*; try tp=4",
         ),
         (
             {"num_processes": 2, "pp": 2, "pp_schedule": "dualpipe_v"},
@@ -188,6 +189,22 @@ def test_kernels_that_cannot_attend_a_run_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=rule):
         check_run(MODEL, dataclasses.replace(TRAIN, **train), ParallelConfig("ddp", **parallel))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "memory", "rule"),
+    [
+        ("ddp", "bf16", MemoryConfig(), "for sharded weights, .* is ddp; set parallel=zero1"),
+        ("zero1", "fp32", MemoryConfig(), "train.dtype, which is fp32; set train.dtype=bf16"),
+        ("fsdp", "bf16", MemoryConfig(weights_in="host"), "off it; set train.gradient_bits=32"),
+    ],
+)
+def test_short_gradients_are_refused_where_nothing_keeps_them(
+    kind: Any, dtype: Any, memory: MemoryConfig, rule: str
+) -> None:
+    train = dataclasses.replace(TRAIN, dtype=dtype, gradient_bits=16)
+    with pytest.raises(ConfigError, match=rule):
+        check_run(MODEL, train, ParallelConfig(kind, 2), memory)
 
 
 def test_config_of_pipelines_and_slices_needs_no_torch() -> None:

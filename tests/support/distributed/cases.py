@@ -30,11 +30,14 @@ class Problem:
     has none that does. empty: as uneven, but for a second step in which none does."""
     packed: bool = False
     family: str = "llama"
+    kv_heads: int = 4
     layers: int = 2
     dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
+    gradient_bits: Literal[16, 32] = 32
     optim: OptimizerKind = "adamw"
     state_in: Literal["device", "host", "disk"] = "device"
     z_loss: float = 0.0
+    ema: float = 0.0
     frozen: str = ""
     """Pattern of the names of weights that are not trained; empty: all are."""
     kernels: Literal["torch", "triton"] = "torch"
@@ -54,7 +57,7 @@ class Problem:
             16,
             self.layers,
             heads,
-            4,
+            self.kv_heads,
             24,
             64,
             tied_embeddings=self.tied,
@@ -168,8 +171,10 @@ FAMILIES = [
 ]
 
 FROZEN = [Problem(frozen=r"^embedding|\.attention\.qkv\.|norm", tied=False)]
-OPTIMIZERS = [Problem(optim=kind, tied=kind == "muon") for kind in get_args(OptimizerKind)[1:]]
-OFFLOADED = [Problem(state_in="disk"), Problem(state_in="disk", optim="lion", tied=False)]
+OPTIMIZERS = [
+    Problem(optim=kind, tied=kind == "muon", ema=0.5) for kind in get_args(OptimizerKind)[1:]
+]
+OFFLOADED = [Problem(state_in="disk"), Problem(state_in="disk", optim="lion", tied=False, ema=0.5)]
 
 CROSS = [
     (layout(4, "fsdp"), layout(4, "ddp", tp=4)),
@@ -223,8 +228,29 @@ def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
     ]
 
 
+COPIED_KEYS = [
+    Case(
+        parallel,
+        Problem(kv_heads=kv, tied=False, family=family, layers=layers_for(parallel)),
+        1,
+    )
+    for parallel, kv, family in (
+        (layout(4, "ddp", tp=4), 2, "qwen2"),
+        (layout(4, "ddp", tp=4), 1, "qwen3"),
+        (layout(4, "ddp", tp=4, sequence_parallel=False), 1, "qwen2"),
+        (layout(4, "ddp", tp=4, tp_overlap="ring"), 2, "qwen2"),
+        *((layout(4, kind, tp=2), 1, "llama") for kind in ("zero1", "fsdp")),
+        (layout(4, "ddp", pp=2, tp=2, pp_schedule="zero_bubble"), 1, "llama"),
+        (layout(4, "ddp", cp=2, tp=2), 1, "llama"),
+        (layout(4, "ddp", cp=2, tp=2, cp_kind="ring"), 1, "qwen3"),
+        (layout(8, "fsdp", tp=4), 2, "qwen2"),
+    )
+]
+"""More tensor ranks than key/value heads."""
+
 MATRIX = [case for parallel in LAYOUTS for case in cases_of(parallel, VARIED)]
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[::2]]
+MATRIX += COPIED_KEYS
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS + OFFLOADED)[::2]]
 FEW = [
     LAYOUTS[0],
@@ -274,6 +300,14 @@ LARGE = [
 ]
 """A vocabulary of people's size: a million numbers in one weight, and ids that no number of
 processes divides."""
+SHORT = [
+    case
+    for parallel in LAYOUTS
+    for bits in (32, 16)
+    if parallel.shards_weights
+    for case in cases_of(parallel, [Problem(dtype="bf16", gradient_bits=bits)])[-1:]
+]
+"""Gradients of bfloat16 summed over many micro batches in 32 and in 16 bits."""
 ROUGH = [
     case
     for parallel in LAYOUTS

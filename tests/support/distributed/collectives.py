@@ -16,6 +16,7 @@ from llm_core.calibration.collectives import (
     prepare,
     uneven_exchange_is_right,
 )
+from llm_core.parallel.fsdp import ExchangeAndSum
 from llm_core.printing import show
 from tests.support.distributed.forks import fork_ranks
 
@@ -37,6 +38,18 @@ def mistaken(rank: int, numel: int, dtype: torch.dtype, device: torch.device) ->
     return torch.full((numel,), dist.get_rank() + 1, dtype=dtype, device=device)
 
 
+def check_exchange_and_sum(group: dist.ProcessGroup, dtype: torch.dtype) -> None:
+    """Numbers that 16 bits hold, and a sum that they hold only if it is rounded once."""
+    size, rank = group.size(), group.rank()
+    sent = torch.arange(7 * size).to(dtype) + rank
+    sent[::7] = 256 if rank == 0 else 1
+    out = torch.empty(7, dtype=dtype)
+    ExchangeAndSum()(out, sent, group, dist.ReduceOp.SUM)
+    expected = size * torch.arange(7 * rank, 7 * rank + 7) + size * (size - 1) // 2
+    expected[0] = 256 + size - 1
+    assert torch.equal(out, expected.to(dtype)), (out, expected)
+
+
 def check() -> None:
     world = dist.group.WORLD
     assert world is not None
@@ -55,6 +68,8 @@ def check() -> None:
             if kind != "barrier":
                 assert not prepare(kind, 1000, group, fill=mistaken).is_right(), kind
         assert uneven_exchange_is_right(group, torch.device("cpu"))
+        for dtype in (torch.bfloat16, torch.float64):
+            check_exchange_and_sum(group, dtype)
     show("right")
 
 

@@ -25,6 +25,7 @@ from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.config import DataConfig
 from llm_core.data.sources import NO_SOURCE
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
+from llm_core.model.config import ModelConfig
 from llm_core.optim import offload
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import GroupRule, MuonConfig, OptimConfig
@@ -88,19 +89,25 @@ def make_trainer(
     ranks: Ranks,
     folder: Path,
     memory: MemoryConfig = NO_SAVINGS,
+    model: ModelConfig | None = None,
 ) -> Trainer:
+    """model: another one than the problem's."""
     train = TrainConfig(
         num_steps=NUM_STEPS + 1,
         global_batch_sequences=problem.rows,
         seq_len=TOKENS,
         micro_batch_sequences=micro,
         dtype="fp32" if problem.dtype == "fp64" else problem.dtype,
+        gradient_bits=problem.gradient_bits,
         kernels=problem.kernels,
         z_loss=problem.z_loss,
+        ema=problem.ema,
         seed=7,
         data=DataConfig(mask_documents=problem.packed),
     )
-    config = RunConfig(problem.model(), optim_of(problem), train, parallel, folder, folder, memory)
+    config = RunConfig(
+        model or problem.model(), optim_of(problem), train, parallel, folder, folder, memory
+    )
 
     def batches(step: int) -> Batch:
         share = problem.rows // ranks.data_world
@@ -116,7 +123,7 @@ def make_trainer(
     )
     trains = functools.partial(is_trained, config=config.optim)
     layout = build_layout(config.model, parallel, train, ranks, memory, trains=trains)
-    optimizer = build_optimizer(layout, config.optim, train.dtype, scratch=folder)
+    optimizer = build_optimizer(layout, config.optim, train.dtype, folder, train.ema)
     checkpoints = Checkpoints(folder, ranks)
     return Trainer(
         layout,
@@ -143,9 +150,11 @@ def compute(trainer: Trainer) -> Found:
             report = trainer.train_step(step, LR)
         found[f"loss.{step}"], found[f"norm.{step}"] = report[:2].unbind()
         found[f"sources.{step}"] = report[len(StepReport._fields) :]
-    sums = trainer.validation_sums()
+    with trainer.published():
+        sums = trainer.validation_sums()
+        averages = {f"average.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
     assert sums is not None
-    found["validation.sums"] = sums
+    found |= averages | {"validation.sums": sums}
     return found | {f"parameter.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
 
 
@@ -166,7 +175,7 @@ def gradients_into(found: Found, trainer: Trainer) -> Iterator[None]:
 
 def gradient_of(weight: torch.nn.Parameter) -> Tensor:
     assert (weight.grad is None) != weight.requires_grad
-    return torch.zeros_like(weight) if weight.grad is None else weight.grad
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad.to(weight.dtype)
 
 
 def differences(expected: Found, found: Found) -> dict[str, float]:
@@ -217,7 +226,9 @@ def _meshes(alike: ParallelConfig) -> tuple[DeviceMesh | None, DeviceMesh | None
 @functools.cache
 def reference(problem: Problem, folder: Path) -> Found:
     """What one process gives with the whole batch at once; in float32 for rougher arithmetic."""
-    plain = dataclasses.replace(problem, dtype="fp32", state_in="device", kernels="torch")
+    plain = dataclasses.replace(
+        problem, dtype="fp32", gradient_bits=32, state_in="device", kernels="torch"
+    )
     return compute(make_trainer(plain, SINGLE, problem.rows, ranks_of(SINGLE), folder))
 
 

@@ -25,6 +25,7 @@ from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.state import collect_state
 from llm_core.data.batch import IGNORED
 from llm_core.data.sources import NO_SOURCE
+from llm_core.huggingface.names import Made
 from llm_core.model.transformer import Transformer
 from llm_core.optim.config import GuardConfig, LossScaleConfig
 from llm_core.optim.guard import StepReport
@@ -159,7 +160,7 @@ def import_weights(parallel: ParallelConfig, folder: Path) -> bool:
     }
     if "head.weight" in given:
         given["head.weight"] = given["embedding.weight"]
-    write_weights(trainer.layout, given)
+    write_weights(trainer.layout, Made({name: given[name].__getitem__ for name in given}))
     found = whole_weights(trainer.layout, trainer.ranks)
     return all(torch.equal(given[name], weight) for name, weight in found.items()) and bool(
         found

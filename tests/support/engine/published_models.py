@@ -15,6 +15,12 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+YARN_ROPE = {
+    "rope_theta": 5000.0,
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 SIZES = {
     "vocab_size": 51,
     "hidden_size": 32,
@@ -30,6 +36,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama 3 rope": (
         "llama",
         SIZES | {"tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE},
+    ),
+    "llama with yarn": ("llama", SIZES | {"rope_parameters": YARN_ROPE}),
+    "llama with two scales": (
+        "llama",
+        SIZES
+        | {
+            "rope_parameters": YARN_ROPE
+            | {"mscale": 0.7, "mscale_all_dim": 1.2, "beta_fast": 6.0, "truncate": False}
+        },
     ),
     "llama with biases": (
         "llama",

@@ -24,6 +24,7 @@ def make_optimizer(
     kind: str = "adamw",
     dtype: torch.dtype = torch.float64,
     train_dtype: str = "fp32",
+    ema: float = 0.0,
     **values: Any,
 ) -> tuple[dict[str, Tensor], Optimizer, OptimConfig]:
     """(weights by name, optimizer, config); Muon iterates in the dtype of the weights."""
@@ -32,7 +33,7 @@ def make_optimizer(
     model = Transformer(dataclasses.replace(MODEL, tied_embeddings=False))
     init_weights(model, seed=0)
     model.to(dtype)
-    optimizer = build_optimizer(Layout(model), config, train_dtype)
+    optimizer = build_optimizer(Layout(model), config, train_dtype, ema=ema)
     return dict(model.named_parameters()), optimizer, config
 
 

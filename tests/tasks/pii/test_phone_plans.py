@@ -115,7 +115,7 @@ def test_numbers_of_one_class_are_judged_once() -> None:
         return np.ones(len(numbers), np.bool_)
 
     whole = r"^(?:[2-9]\d{2}(?:55|66)\d{5}|3\d{6,7})$"
-    classes = DigitClasses([whole], ["21"], ["4"])
+    classes = DigitClasses([whole], [], ["21"], ["4"])
     numbers = 3_125_500_000 + np.arange(100_000)
     assert classes.judged(numbers, 10, judge).all() and asked == [3_125_500_000]
     assert classes.judged(numbers + 10**7, 10, judge).all() and len(asked) == 1
@@ -139,8 +139,8 @@ def test_classes_match_what_the_expression_matches(expression: str, some: list[i
         return np.array([wanted[some.index(n)] for n in asked.tolist()])
 
     for wanted, classes in (
-        (whole, DigitClasses([expression], [])),
-        (begun, DigitClasses([r"\d{4}"], [expression])),
+        (whole, DigitClasses([expression])),
+        (begun, DigitClasses([r"\d{4}"], [], [expression])),
     ):
         assert classes.judged(numbers, 4, judge).tolist() == wanted
 

@@ -86,12 +86,14 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(
         resolve(config, *parents)
 
 
-def test_longer_sequences_and_spare_ids_are_no_misfit(
+def test_longer_sequences_slower_rotation_and_spare_ids_are_no_misfit(
     parents: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
-    config = going_on_from(
-        save(tmp_path / "there", dataclasses.replace(MODEL, max_seq_len=16, vocab_size=64))
-    )
+    there = save(tmp_path / "there", dataclasses.replace(MODEL, max_seq_len=16, vocab_size=64))
+    config = going_on_from(there)
+    yarn = RopeScaling(4.0, original_max_seq_len=16, kind="yarn")
+    longer = dataclasses.replace(config.model, rope_scaling=yarn)
+    assert dataclasses.replace(config, model=longer).input_files() == config.input_files()
     assert set(config.input_files()) == {"config.json", "model.safetensors"}
     run = resolve(config, *parents)
     assert (run.model.vocab_size, run.model.max_seq_len) == (64, MODEL.max_seq_len)

@@ -2,16 +2,13 @@
 
 import pytest
 
-from tasks.training.training_speed import series, tokens_per_s
+from tasks.training.training_speed import series, speed
 
 
 def test_speed_is_the_median_over_logged_stretches() -> None:
-    timing = [
-        {"num_steps": 1, "elapsed_s": 9.0},
-        {"num_steps": 2, "elapsed_s": 1.0},
-        {"num_steps": 4, "elapsed_s": 2.0},
-    ]
-    assert tokens_per_s(timing, 100) == 200.0
+    rest = {"elapsed_s": 2.0, "data_wait_s": 0.5, "max_memory_bytes": 3}
+    timing = [{"tokens_per_s": each, **rest} for each in (9.0, 200.0, 250.0)]
+    assert speed(timing)["tokens_per_s"] == 200.0
 
 
 def test_a_series_of_speed_joins_stretches_and_keeps_the_whole() -> None:

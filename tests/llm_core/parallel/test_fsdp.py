@@ -1,0 +1,84 @@
+"""Sharded weights are gathered and reduced as often as each stage of ZeRO says, and take the bytes
+that it publishes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.support.distributed.alone import as_process
+from tests.support.distributed.cases import Problem, layout
+from tests.support.distributed.exactness import LR, make_trainer
+from tests.support.distributed.held import WORLD, measure
+
+UNITS = 3
+"""Two blocks, and the rest."""
+
+
+class Exchanges(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.number: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if operation.namespace == "c10d":
+            self.number[operation._schema.name] += 1
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "gathers", "reductions"),
+    [
+        ("zero1", UNITS, UNITS),
+        ("zero2", UNITS, 4 * UNITS),
+        ("fsdp", 4 * (2 * UNITS - 1), 4 * UNITS),
+    ],
+)
+def test_four_micro_batches_exchange_as_often_as_the_stage_of_zero_says(
+    kind: str, gathers: int, reductions: int, tmp_path: Path
+) -> None:
+    parallel = layout(WORLD, kind)
+    problem = Problem(rows=4 * WORLD, layers=UNITS - 1, dtype="bf16")
+    with as_process(0, parallel) as ranks:
+        trainer = make_trainer(problem, parallel, 1, ranks, tmp_path)
+        with Exchanges() as exchanges:
+            trainer.train_step(0, LR)
+    # FSDP keeps its root unit whole from forward to backward.
+    assert exchanges.number["c10d::_allgather_base_"] == gathers
+    assert exchanges.number["c10d::_reduce_scatter_base_"] == reductions
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.parametrize("kind", ["zero1", "zero2"])
+def test_a_process_holds_the_published_bytes_and_two_units(
+    kind: str, bits: int, tmp_path: Path
+) -> None:
+    """Also of all that the planner counts."""
+    with as_process(0, layout(WORLD, kind)) as ranks:
+        found = measure(kind, "bf16", bits, ranks, tmp_path)
+    assert found.holds_the_published and found.rest == pytest.approx(12 / WORLD, abs=0.01)
+    assert found.peak == pytest.approx(found.planned, rel=0.08)
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(16, torch.bfloat16), (32, torch.float32)])
+@pytest.mark.parametrize("kind", ["zero1", "zero2", "fsdp"])
+def test_shards_of_gradients_have_the_bits_that_are_asked_for(
+    kind: str, bits: Literal[16, 32], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    parallel = layout(WORLD, kind)
+    problem = Problem(rows=2 * WORLD, dtype="bf16", gradient_bits=bits)
+    with as_process(0, parallel) as ranks:
+        trainer = make_trainer(problem, parallel, 1, ranks, tmp_path)
+        trainer.optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
+        trainer.train_step(0, LR)
+    weights = list(trainer.layout.bare.parameters())
+    assert {weight.grad.dtype for weight in weights if weight.grad is not None} == {dtype}
+    assert {weight.dtype for weight in weights} == {torch.float32}
+    assert {state.piece.dtype for state in trainer.optimizer.states()} == {torch.float32}
