@@ -37,7 +37,6 @@ from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.hosts.flight import FLIGHT_FOLDER
-from llm_core.parallel.hosts.liveness import Liveness
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import each_whole_weight, initialize, write_weights
@@ -45,6 +44,7 @@ from llm_core.printing import escape_defects, note
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
 from llm_core.profiling.roofline import training_peak
+from llm_core.training.alarms import watch
 from llm_core.training.made_with import made_with
 from llm_core.training.metric_log import (
     METRICS_FILE,
@@ -226,27 +226,6 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
         note(f"llm_core.training.train: {event} (step {step}): {what}")
 
     return report
-
-
-def watch(
-    config: RunConfig, ranks: Ranks, flight: Path, logs: list[MetricLog], status: Heartbeat
-) -> Liveness:
-    """Names processes that give no sign of life, in log, metrics and status, once.
-
-    logs: empty before the metrics are open, and when they are closed.
-    """
-
-    def tell(alarm: str, text: str) -> None:
-        # Of the first rank its neighbour speaks.
-        if ranks.rank == (1 if text.startswith("rank 0 ") else 0):
-            note(f"llm_core.training.train: {alarm}: {text}")
-        if ranks.is_first:
-            status.tell(alarm=None if alarm == "rank_is_back" else text)
-            for log in tuple(logs):
-                log.tell(alarm, status.step, text)
-
-    parallel = config.parallel
-    return Liveness(ranks.hosts, parallel.heartbeat_s, parallel.timeout_s, flight, tell)
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
