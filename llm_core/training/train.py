@@ -37,7 +37,6 @@ from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.hosts.flight import FLIGHT_FOLDER
-from llm_core.parallel.hosts.liveness import Liveness
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import each_whole_weight, initialize, write_weights
@@ -45,6 +44,7 @@ from llm_core.printing import escape_defects, note
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
 from llm_core.profiling.roofline import training_peak
+from llm_core.training.alarms import watch
 from llm_core.training.made_with import made_with
 from llm_core.training.metric_log import (
     METRICS_FILE,
@@ -118,7 +118,10 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
     status = status or Heartbeat(workdir)
     num_threads = set_threads(config.parallel.num_threads, config.parallel.num_processes)
     flight = workdir / FLIGHT_FOLDER
+    told: list[MetricLog] = []
     with open_ranks(config.parallel, flight) as ranks, ExitStack() as logs:
+        if ranks.world > 1:
+            logs.enter_context(watch(config, ranks, flight, told, status))
         if config.predicted is not None:
             room = memory_bytes(ranks.device), device_name(ranks.device)
             config.predicted.require_room(*room, config.memory.if_too_large)
@@ -141,13 +144,13 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
         metrics = timing = None
         if ranks.is_first:
             metrics = logs.enter_context(MetricLog(workdir / METRICS_FILE))
+            told.append(metrics)
+            logs.callback(told.clear)  # before it is closed
         if metrics and status.earlier.get("outcome") in ("running", "died"):
             died = status.earlier.get(
                 "cause", f"process {status.earlier.get('pid')} ended without a word"
             )
             metrics.tell("died", int(status.earlier["step"]), died)
-        if ranks.world > 1:
-            logs.enter_context(watch(config, ranks, flight, metrics, status))
         report, identity = reporter(metrics), made_with(config, shards, validation_shards)
         train, on_gpu = config.train, ranks.device.type == "cuda"
         with (
@@ -223,23 +226,6 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
         note(f"llm_core.training.train: {event} (step {step}): {what}")
 
     return report
-
-
-def watch(
-    config: RunConfig, ranks: Ranks, flight: Path, metrics: MetricLog | None, status: Heartbeat
-) -> Liveness:
-    """Names processes that give no sign of life, in log, metrics and status, once."""
-
-    def tell(alarm: str, text: str) -> None:
-        if metrics is not None:
-            note(f"llm_core.training.train: {alarm}: {text}")
-            metrics.tell(alarm, status.step, text)
-            status.tell(alarm=None if alarm == "rank_is_back" else text)
-        elif ranks.rank == 1 and text.startswith("rank 0 "):
-            note(f"llm_core.training.train: {alarm}: {text}")
-
-    parallel = config.parallel
-    return Liveness(ranks.hosts, parallel.heartbeat_s, parallel.timeout_s, flight, tell)
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
