@@ -27,8 +27,10 @@ class MemoryConfig:
     """Tiles of the feed-forward's inner width: one exists at once, and none is kept for backward.
     1: no tiles."""
     weights_in: Literal["device", "host"] = "device"
-    """Where a process keeps and updates its shard of weights and gradients under fsdp and hsdp.
-    host: in main memory; the weights of a block are copied to the device for its passes."""
+    """Where a process keeps and updates its shard of weights and gradients, of a layout that shards
+    weights. host: in main memory. Under zero1 and zero2 copies in train.dtype are then on the
+    device all through a step (ZeRO-Offload), under fsdp and hsdp those of a block for its
+    passes."""
     if_too_large: IfTooLarge = "refuse"
     """What happens to a training whose predicted peak exceeds the memory of its GPU, or of the
     device that `hardware` names."""

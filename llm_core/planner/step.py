@@ -191,7 +191,9 @@ def _copies(work: Work, at: Coordinates, shards: int) -> int:
         products = int(kept * sum(w.numel for w in held if len(w.shape) > 1 and w.in_blocks))
         if _has_head(work, at):
             products += model.vocab_size * model.dim // parallel.tp
-        return half * products
+        # Sums over micro batches lie beside DDP's buckets until the last one.
+        accumulates = parallel.kind == "ddp" and parallel.pp == 1 and work.micro_batches > 1
+        return half * products + (4 * whole if accumulates else 0)
     number, gradient = half or 4, work.train.gradient_bits // 8
     # While a unit is reduced: its gradients as they come, and as they are sent.
     reduced = max(block, ends) * (number + gradient)

@@ -141,12 +141,12 @@ def check_memory(
             f" ({model.ffn_dim}) has {model.ffn_blocks} blocks of channels, shared by {parallel.tp}"
             " tensor ranks; lower it"
         )
-    if memory.weights_in == "host" and (parallel.kind not in ("fsdp", "hsdp") or parallel.pp > 1):
+    if memory.weights_in == "host" and (not parallel.shards_weights or parallel.pp > 1):
         layout = f"kind is {parallel.kind}, pp {parallel.pp}"
         raise ConfigError(
-            "memory.weights_in (host) needs parallel.kind=fsdp or hsdp without a pipeline,"
-            f" {layout}; set parallel=fsdp, with parallel.num_processes=1 on one GPU, or use"
-            " optim.state_in=host"
+            "memory.weights_in (host) needs parallel.kind=zero1, zero2, fsdp or hsdp without a"
+            f" pipeline, {layout}; set parallel=fsdp, with parallel.num_processes=1 on one GPU, or"
+            " use optim.state_in=host"
         )
     if memory.weights_in == "host" and optimizer in ("adafactor", "muon"):
         raise ConfigError(

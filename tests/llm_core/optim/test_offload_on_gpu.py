@@ -23,6 +23,7 @@ PLACES: dict[str, tuple[dict[str, Any], MemoryConfig, str]] = {
     "host": ({"state_in": "host"}, MemoryConfig(), "none"),
     "disk": ({"state_in": "disk"}, MemoryConfig(), "none"),
     "weights in host": ({}, MemoryConfig(weights_in="host"), "fsdp"),
+    "weights in host, copies on the device": ({}, MemoryConfig(weights_in="host"), "zero2"),
     "weights in host, state on disk": (
         {"state_in": "disk"},
         MemoryConfig(weights_in="host"),

@@ -4,16 +4,19 @@ that it publishes."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from llm_core.memory.config import MemoryConfig
 from tests.support.distributed.alone import as_process
 from tests.support.distributed.cases import Problem, layout
-from tests.support.distributed.exactness import LR, make_trainer
+from tests.support.distributed.exactness import LR, make_trainer, ranks_of
 from tests.support.distributed.held import WORLD, measure
 
 UNITS = 3
@@ -65,6 +68,27 @@ def test_a_process_holds_the_published_bytes_and_two_units(
         found = measure(kind, "bf16", bits, ranks, tmp_path)
     assert found.holds_the_published and found.rest == pytest.approx(12 / WORLD, abs=0.01)
     assert found.peak == pytest.approx(found.planned, rel=0.08)
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ["zero1", "zero2"])
+def test_weights_in_main_memory_learn_as_those_on_the_device(
+    kind: str, group_of_one: None, tmp_path: Path
+) -> None:
+    parallel, reports = layout(1, kind), []
+    for place in ("device", "host"):
+        memory = MemoryConfig(weights_in=place)  # type: ignore[arg-type]
+        trainer = make_trainer(
+            Problem(dtype="bf16"), parallel, 2, ranks_of(parallel), tmp_path, memory
+        )
+        reports.append(torch.stack([trainer.train_step(step, LR) for step in range(3)]))
+    assert torch.equal(*reports)
 
 
 @pytest.mark.parametrize(("bits", "dtype"), [(16, torch.bfloat16), (32, torch.float32)])
