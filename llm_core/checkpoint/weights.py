@@ -20,6 +20,7 @@ from llm_core.checkpoint.folders import (
 )
 from llm_core.checkpoint.index import CheckpointError, Index, read_index
 from llm_core.checkpoint.reader import PieceFiles
+from llm_core.optim.average import AVERAGE
 from llm_core.tensor_files import DTYPES
 
 MODEL = "model."
@@ -34,16 +35,25 @@ class SavedWeights:
     folder: Path
     index: Index
 
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, weight) of each; memory holds one. Raises OSError."""
+    def each(self, averaged: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """(name, weight) of each; memory holds one. averaged: their averages, if the run keeps
+        some. Raises OSError."""
         files = PieceFiles(self.folder)
-        for name, entry in self.index.tensors.items():
+        averaged = averaged and bool(self._whole("optimizer.num_updates", files) > 0)
+        for name in self.index.tensors:
             if name.startswith(MODEL):
-                whole = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
-                box = tuple(range(size) for size in entry.shape)
-                for rank, piece in self.index.pieces(name, box):
-                    files.fill(whole, box, rank, name, piece)
-                yield name.removeprefix(MODEL), whole
+                weight = name.removeprefix(MODEL)
+                average = f"optimizer.{weight}.{AVERAGE}"
+                is_kept = averaged and average in self.index.tensors
+                yield weight, self._whole(average if is_kept else name, files)
+
+    def _whole(self, name: str, files: PieceFiles) -> Tensor:
+        entry = self.index.tensors[name]
+        whole = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
+        box = tuple(range(size) for size in entry.shape)
+        for rank, piece in self.index.pieces(name, box):
+            files.fill(whole, box, rank, name, piece)
+        return whole
 
 
 @contextmanager

@@ -40,18 +40,24 @@ def export_checkpoint(
     from llm_core.checkpoint.weights import MODEL, open_weights
     from llm_core.data.shards import open_shards
     from llm_core.huggingface.export import ModelWriter
+    from llm_core.optim.groups import has_frozen
     from llm_core.tensor_files import DTYPES
     from llm_core.training.run_config import read_run_config
     from tasks.tokenizer.encoder import export_hugging_face
 
     run = read_run_config(workdir / "config.json")
+    if has_frozen(run.optim):
+        raise ConfigError(
+            "optim.groups freeze weights, which checkpoints do not hold; export the model that the"
+            " run publishes, and others by train.keep_models_every"
+        )
     shards = open_shards(run.shards, "train")
     try:
         with open_weights(workdir / "checkpoints", step) as saved, _new(out) as folder:
             kept = DTYPES[saved.index.tensors[f"{MODEL}embedding.weight"].dtype]
             dtype = _dtype(config) or kept
             writer = ModelWriter(run.model, dtype, folder, shards.eos_id, shards.turn_end_ids)
-            for name, weight in saved:
+            for name, weight in saved.each(averaged=run.train.publish == "average"):
                 writer.put(name, weight)
             export_hugging_face(run.bytes_per_token.parent, folder)
             writer.finish()

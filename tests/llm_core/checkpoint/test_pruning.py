@@ -116,7 +116,7 @@ def test_weights_of_any_step_are_read_whole_and_others_are_named(tmp_path: Path)
             kept[step] = run.values()
     for step, newest in ((2, 2), (None, 3)):
         with open_weights(tmp_path, step) as saved:
-            found = dict(saved)
+            found = dict(saved.each())
         assert saved.step == newest
         assert found.keys() == {name for name, _ in run.layout.bare.named_parameters()}
         assert all(torch.equal(found[n], kept[newest][f"model.{n}"]) for n in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
 from llm_core.huggingface.files import read_tensors
+from llm_core.optim.config import GroupRule
 from llm_core.training.metric_log import MetricLog
 from llm_core.training.train import run_in
 from tasks.training.export import ExportConfig, export_checkpoint, export_folder
@@ -22,12 +24,12 @@ from tests.support.engine.small_runs import run_config, write_config
 STEPS, EVERY = 12, 4
 
 
+@pytest.mark.parametrize("ema", [0.0, 0.8])
 def test_a_step_is_exported_while_training_goes_on_which_ends_with_the_same_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ema: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = run_config(
-        tmp_path, train={"num_steps": STEPS, "checkpoint_every": EVERY, "keep_models_every": EVERY}
-    )
+    steps = {"num_steps": STEPS, "checkpoint_every": EVERY, "keep_models_every": EVERY}
+    config = run_config(tmp_path, train={**steps, "ema": ema})
     workdir, write, reports = tmp_path / "work", MetricLog.write, list[dict[str, Any]]()
     workdir.mkdir()
     write_config(workdir / "config.json", config)
@@ -56,6 +58,15 @@ def test_a_step_is_exported_while_training_goes_on_which_ends_with_the_same_mode
     with pytest.raises(ConfigError, match=rf"no checkpoint of step 3; there are: 8, {STEPS}"):
         export_checkpoint(workdir, 3, tmp_path / "none", ExportConfig())
     assert not (tmp_path / "none").exists()
+
+
+def test_a_checkpoint_without_its_frozen_weights_is_not_exported(tmp_path: Path) -> None:
+    config = run_config(tmp_path)
+    frozen = dataclasses.replace(config.optim, groups=(GroupRule("^embedding", lr_factor=0),))
+    config = dataclasses.replace(config, optim=frozen)
+    write_config(tmp_path / "config.json", config)
+    with pytest.raises(ConfigError, match=r"train\.keep_models_every"):
+        export_checkpoint(tmp_path, None, tmp_path / "out", ExportConfig())
 
 
 def test_a_folder_is_written_in_other_numbers_with_what_lies_beside(tmp_path: Path) -> None:
