@@ -80,7 +80,7 @@ Scope = Literal[
 MIN_LINES = 10
 """Lines from which a share of lines means something, in rules for `lines`."""
 LISTING_WORDS = (4, 30)
-"""Between these mean lengths of a sentence a text is no listing. Prose of all languages read has 8
+"""Text between these mean lengths of a sentence is not a listing. Prose of all languages read has 8
 to 30; entries without a verb have fewer, and what has no marks between entries has more."""
 
 

@@ -35,7 +35,7 @@ def ip4(v: np.ndarray, lo: int, hi: int, i: int) -> int:
     """End of the IPv4 address that begins at the digit i, or -1."""
     if i - 1 > lo and is_any(v[i - 2], ALNUM):
         c = v[i - 1]
-        # boost/1.74.0.1, Get\1.0.0.1, Android.11.0.200.245 and %209.7.51.51 are no addresses.
+        # boost/1.74.0.1, Get\1.0.0.1, Android.11.0.200.245 and %209.7.51.51 are names.
         if c == 47 or c == 92 or c == 46 or c == 37:
             return -1
         if (c == 45 or c == 43 or c == 126) and not _quad_before(v, lo, i - 1):
