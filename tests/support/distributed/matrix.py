@@ -187,7 +187,8 @@ def hold(
     (folder / "found.json").write_text(json.dumps([found for _, found in rows]), "utf-8")
     if table_file is not None:
         table_file.write_text(table(rows, bytes_of_steps), "utf-8")
-    print(held.table(bytes_of_steps))
+    if bytes_of_steps:
+        print(held.table(bytes_of_steps))
     exact = [found for run, found in rows if run.case.problem.dtype == "fp64"]
     kinds = {"worst_loss": "loss", "worst_grad": "gradient", "worst_param": "parameter"}
     worst = {
