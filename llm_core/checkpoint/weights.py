@@ -20,7 +20,6 @@ from llm_core.checkpoint.folders import (
 )
 from llm_core.checkpoint.index import CheckpointError, Index, read_index
 from llm_core.checkpoint.reader import PieceFiles
-from llm_core.optim.average import AVERAGE
 from llm_core.tensor_files import DTYPES
 
 MODEL = "model."
@@ -35,17 +34,17 @@ class SavedWeights:
     folder: Path
     index: Index
 
-    def each(self, averaged: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """(name, weight) of each; memory holds one. averaged: their averages, if the run keeps
-        some. Raises OSError."""
+    def each(self, kind: str | None = None) -> Iterator[tuple[str, Tensor]]:
+        """(name, weight) of each; memory holds one. kind: of the optimizer state that is given in
+        place of weights, where there is some after an update. Raises OSError."""
         files = PieceFiles(self.folder)
-        averaged = averaged and bool(self._whole("optimizer.num_updates", files) > 0)
+        is_updated = bool(self._whole("optimizer.num_updates", files) > 0)
         for name in self.index.tensors:
             if name.startswith(MODEL):
                 weight = name.removeprefix(MODEL)
-                average = f"optimizer.{weight}.{AVERAGE}"
-                is_kept = averaged and average in self.index.tensors
-                yield weight, self._whole(average if is_kept else name, files)
+                state = f"optimizer.{weight}.{kind}"
+                is_there = is_updated and state in self.index.tensors
+                yield weight, self._whole(state if is_there else name, files)
 
     def _whole(self, name: str, files: PieceFiles) -> Tensor:
         entry = self.index.tensors[name]

@@ -40,6 +40,7 @@ def export_checkpoint(
     from llm_core.checkpoint.weights import MODEL, open_weights
     from llm_core.data.shards import open_shards
     from llm_core.huggingface.export import ModelWriter
+    from llm_core.optim.average import AVERAGE
     from llm_core.optim.groups import has_frozen
     from llm_core.tensor_files import DTYPES
     from llm_core.training.run_config import read_run_config
@@ -52,12 +53,13 @@ def export_checkpoint(
             " run publishes, and others by train.keep_models_every"
         )
     shards = open_shards(run.shards, "train")
+    published = AVERAGE if run.train.publish == "average" else None
     try:
         with open_weights(workdir / "checkpoints", step) as saved, _new(out) as folder:
             kept = DTYPES[saved.index.tensors[f"{MODEL}embedding.weight"].dtype]
             dtype = _dtype(config) or kept
             writer = ModelWriter(run.model, dtype, folder, shards.eos_id, shards.turn_end_ids)
-            for name, weight in saved.each(averaged=run.train.publish == "average"):
+            for name, weight in saved.each(published):
                 writer.put(name, weight)
             export_hugging_face(run.bytes_per_token.parent, folder)
             writer.finish()
