@@ -229,11 +229,7 @@ def cases_of(parallel: ParallelConfig, problems: list[Problem]) -> list[Case]:
 
 
 COPIED_KEYS = [
-    Case(
-        parallel,
-        Problem(kv_heads=kv, tied=False, family=family, layers=layers_for(parallel)),
-        1,
-    )
+    cases_of(parallel, [Problem(kv_heads=kv, tied=False, family=family)])[0]
     for parallel, kv, family in (
         (layout(4, "ddp", tp=4), 2, "qwen2"),
         (layout(4, "ddp", tp=4), 1, "qwen3"),
