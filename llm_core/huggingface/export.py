@@ -24,7 +24,7 @@ from llm_core.huggingface.files import (
     read_values,
 )
 from llm_core.huggingface.names import Made, from_hugging_face, parts_of, to_hugging_face
-from llm_core.huggingface.rounded import is_rounded, read_rounded
+from llm_core.huggingface.rounded import KEY, is_rounded, read_rounded
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 from llm_core.quantize.formats import Format, round_weight
@@ -117,6 +117,11 @@ def load_model(
 def read_config(folder: Path) -> ModelConfig:
     """Raises ConfigError where the folder has no `config.json` or one of another kind of model."""
     return _config_of(folder, read_values(folder))
+
+
+def read_shape(folder: Path) -> ModelConfig:
+    """As `read_config`, also of a folder whose weights are rounded."""
+    return _config_of(folder, {n: value for n, value in read_values(folder).items() if n != KEY})
 
 
 def _config_of(folder: Path, values: Any) -> ModelConfig:

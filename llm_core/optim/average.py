@@ -11,11 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from llm_core.optim.method import State, Update
+from llm_core.optim.method import AVERAGE, State, Update
 from llm_core.optim.pieces import Piece, empty_state, write_unless
-
-AVERAGE = "average"
-"""Kind of state."""
 
 
 class Average:

@@ -11,6 +11,9 @@ from torch import Tensor
 from llm_core.optim.pieces import Piece
 from llm_core.parallel.places import Place
 
+AVERAGE = "average"
+"""Kind of state that can take the place of weights."""
+
 
 @dataclass(frozen=True)
 class Update:

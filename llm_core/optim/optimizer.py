@@ -14,10 +14,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from llm_core.optim.average import AVERAGE
 from llm_core.optim.guard import NO_TARGETS, NOT_FINITE, OVERFLOW, UPDATED, Guard
 from llm_core.optim.loss_scale import LossScaler
-from llm_core.optim.method import Method, State, Update
+from llm_core.optim.method import AVERAGE, Method, State, Update
 from llm_core.parallel.places import local
 
 NORM_EPS = 1e-6

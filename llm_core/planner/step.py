@@ -134,10 +134,14 @@ class TimePlan:
 
 
 def plan_memory(work: Work, hardware: HardwareConfig) -> MemoryPlan:
-    """Of the process that holds most: in a pipeline the first or the last."""
+    """Of the process that holds most: in a pipeline the first, the last or the first of those with
+    most layers."""
+    plan, ranks = work.parallel.plan(work.model), {0, work.parallel.pp - 1}
+    if plan is not None:
+        ranks.add(max(range(work.parallel.pp), key=plan.num_layers_of))
     return max(
-        (memory_of(work, hardware, Coordinates(stage)) for stage in {0, work.parallel.pp - 1}),
-        key=lambda plan: plan.total,
+        (memory_of(work, hardware, Coordinates(rank)) for rank in sorted(ranks)),
+        key=lambda memory: memory.total,
     )
 
 

@@ -138,7 +138,7 @@ def _serve(
     folder: Path, config: ServeConfig, generate: GenerateConfig, ready: Connection, parent: int
 ) -> None:
     from llm_core.device import choose_device, decode_threads
-    from llm_core.huggingface.export import read_config
+    from llm_core.huggingface.export import read_shape
     from llm_core.infer.ranks.team import OneProcess
     from tasks.serving.server import listen, load_service, make_app, run_app
 
@@ -149,7 +149,7 @@ def _serve(
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
         listen(config) as listening,
-        decode_threads(read_config(folder).num_parameters()),
+        decode_threads(read_shape(folder).num_parameters()),
     ):
         models = OneProcess(choose_device(generate.device))
         app = make_app(load_service(folder, folder.name, config, generate, models), config)

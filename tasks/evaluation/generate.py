@@ -55,13 +55,13 @@ def generate_text(
     import torch
 
     from llm_core.device import decode_threads
-    from llm_core.huggingface.export import read_config
+    from llm_core.huggingface.export import read_shape
     from tasks.tokenizer.encoder import load_tokenizer
 
     # Opened before the model is read, so that a device that is not there is an error at once.
     with (
         open_models(tensor_parallel, device) as models,
-        decode_threads(read_config(model_folder).num_parameters()),
+        decode_threads(read_shape(model_folder).num_parameters()),
     ):
         model = models.load(model_folder, torch.float32)
         tokenizer = load_tokenizer(tokenizer_folder)

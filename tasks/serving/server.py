@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from llm_core.config import ConfigError
 from llm_core.device import decode_threads
-from llm_core.huggingface.export import CONFIG_FILE, read_config
+from llm_core.huggingface.export import CONFIG_FILE, read_shape
 from llm_core.infer.engine import Engine, EngineConfig
 from llm_core.infer.guessing import GuessingEngine
 from llm_core.infer.ranks.team import Models
@@ -64,7 +64,7 @@ def serve_folder(folder: Path, name: str, config: ServeConfig, generate: Generat
     with (
         listen(config) as listening,
         open_models(generate.tensor_parallel, generate.device, _stop) as models,
-        decode_threads(read_config(folder).num_parameters()),
+        decode_threads(read_shape(folder).num_parameters()),
     ):
         service = load_service(folder, name, config, generate, models)
         run_app(make_app(service, config, api_key), config, listening)

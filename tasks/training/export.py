@@ -40,8 +40,8 @@ def export_checkpoint(
     from llm_core.checkpoint.weights import MODEL, open_weights
     from llm_core.data.shards import open_shards
     from llm_core.huggingface.export import ModelWriter
-    from llm_core.optim.average import AVERAGE
     from llm_core.optim.groups import has_frozen
+    from llm_core.optim.method import AVERAGE
     from llm_core.tensor_files import DTYPES
     from llm_core.training.run_config import read_run_config
     from tasks.tokenizer.encoder import export_hugging_face

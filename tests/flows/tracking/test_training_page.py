@@ -42,6 +42,8 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
         compose(shlex.split(command))
     for overlap in values.pop("parallel.tp_overlap"):
         compose(["parallel=tp", overlap])
+    for ramp in values.pop("train.batch_ramp"):
+        compose([ramp, "train.global_batch_sequences=256"])
     for growth in values.pop("train.init_vocab"):
         compose(["train.init_from=FOLDER", growth])
     alone = [[override] for name in ALONE for override in values.pop(name)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from llm_core.config import ConfigError
-from llm_core.optim.average import AVERAGE
+from llm_core.optim.method import AVERAGE
 from llm_core.training.metric_log import read_rows
 from llm_core.training.status import read_status
 from llm_core.training.train import run

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.huggingface.export import load_model
+from llm_core.huggingface.export import load_model, read_config, read_shape
 from llm_core.infer.choice.sampling import GREEDY
 from tasks.evaluation.config import (
     EvaluateConfig,
@@ -72,6 +72,8 @@ def test_a_written_folder_generates_what_the_model_in_memory_does(run: Run, tmp_
     expected = generate_texts(model, tokenizer, [prompt], GREEDY, 24, [tokenizer.eos_id])[0]
     found = generate_text(tmp_path / "out", tmp_path / "out", "The first", GREEDY, 24, device="cpu")
     assert found == expected and found.num_tokens > 0
+    # What the server asks for before it reads a model.
+    assert read_shape(tmp_path / "out") == read_config(run.train.path / "model")
 
 
 def test_what_cannot_be_quantized_is_refused_in_one_line(run: Run, tmp_path: Path) -> None:
