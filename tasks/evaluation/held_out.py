@@ -23,6 +23,7 @@ from llm_core.config import ConfigError
 from tasks.corpus.documentset import read_table
 from tasks.corpus.statistics import ratio_bootstrap
 from tasks.corpus.tally import OTHER, largest, tally_columns
+from tasks.corpus.turns import TURNS_COLUMN, has_turns
 from tasks.evaluation.config import EvaluateConfig
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
@@ -99,7 +100,8 @@ def choose_documents(
 
 
 def check_round_trip(documents: Artifact, tokenizer: Tokenizer, chosen: Sequence[Document]) -> None:
-    """Raise StageFailure unless the tokens of every chosen document are exactly its text."""
+    """Raise StageFailure unless the tokens of every chosen document are exactly its text, or, of a
+    chat, as many bytes as its template made of it."""
     texts = read_texts(documents, {d.id for d in chosen})
     for document in chosen:
         if document.id not in texts:
@@ -107,7 +109,8 @@ def check_round_trip(documents: Artifact, tokenizer: Tokenizer, chosen: Sequence
                 f"document {document.id.hex()} of the shards is not in {documents.path.name};"
                 " rebuild with force=[shards]"
             )
-        if tokenizer.decode_bytes(document.tokens) != texts[document.id].encode():
+        text, found = texts[document.id], tokenizer.decode_bytes(document.tokens)
+        if len(found) != document.num_bytes if text is None else found != text.encode():
             raise StageFailure(
                 f"the tokens of document {document.id.hex()} do not give its text back, so bits per"
                 " byte would count other bytes; choose a lossless tokenizer, or rebuild with"
@@ -115,13 +118,19 @@ def check_round_trip(documents: Artifact, tokenizer: Tokenizer, chosen: Sequence
             )
 
 
-def read_texts(documents: Artifact, ids: set[bytes]) -> dict[bytes, str]:
+def read_texts(documents: Artifact, ids: set[bytes]) -> dict[bytes, str | None]:
+    """Text by id; None for a chat, whose tokens are those of its template too."""
     wanted = pa.array(sorted(ids), pa.binary(16))
-    texts: dict[bytes, str] = {}
+    texts: dict[bytes, str | None] = {}
     for file in documents.files("part-*.parquet"):
-        table = read_table(file, ["id", "text"])
+        turns = [TURNS_COLUMN] if has_turns(file) else []
+        table = read_table(file, ["id", "text", *turns])
         table = table.filter(pc.is_in(table["id"], wanted))
-        texts |= dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+        found = table["text"].to_pylist()
+        if turns:
+            chats = table[TURNS_COLUMN].is_valid().to_pylist()
+            found = [None if chat else text for text, chat in zip(found, chats, strict=True)]
+        texts |= dict(zip(table["id"].to_pylist(), found, strict=True))
     return texts
 
 

@@ -16,9 +16,10 @@ from llm_core.data.shards import Document, open_shards
 from llm_core.infer.choice.sampling import GREEDY
 from tasks.corpus.documentset import write_table
 from tasks.corpus.tally import MAX_LABELS, OTHER
+from tasks.corpus.turns import TURNS, TURNS_COLUMN, join_turns
 from tasks.evaluation.config import EvaluateConfig, EvaluateStageConfig, GenerateConfig
 from tasks.evaluation.generate import generate_text
-from tasks.evaluation.held_out import Scored, summarise
+from tasks.evaluation.held_out import Scored, check_round_trip, summarise
 from tasks.evaluation.stage import evaluate_model
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.stage import StageFailure
@@ -64,6 +65,21 @@ def test_uniform_model_has_log2_vocabulary_times_tokens_over_bytes(
         math.log2(tokenizer.vocab_size) * tokens / num_bytes, 5
     )
     assert metrics["eos_bits_per_document"] == round(math.log2(tokenizer.vocab_size), 5)
+
+
+def test_tokens_of_a_chat_are_those_of_its_template_too(run: Run, tmp_path: Path) -> None:
+    text, turns = join_turns([("user", "Who?"), ("assistant", "I.")])
+    rows = {"id": [b"c" * 16, b"p" * 16], "text": [text, text], TURNS_COLUMN: [turns, None]}
+    types = [("id", pa.binary(16)), ("text", pa.large_string()), (TURNS_COLUMN, TURNS)]
+    write_table(pa.table(rows, pa.schema(types)), tmp_path / "part-00000.parquet")
+    documents, tokenizer = Artifact(tmp_path, "documents"), load_tokenizer(run.tokenizer.path)
+    rendered = "user\nWho?\nassistant\nI.\n"
+    ids, size = tokenizer.encode(rendered), len(rendered)
+    chat = Document(ids, b"c" * 16, None, None, size)
+    check_round_trip(documents, tokenizer, [chat])
+    for other in (chat._replace(num_bytes=size + 1), chat._replace(id=b"p" * 16)):
+        with pytest.raises(StageFailure, match="do not give its text back"):
+            check_round_trip(documents, tokenizer, [other])
 
 
 def test_documents_and_groups_add_up_to_the_headline(run: Run, evaluated: Artifact) -> None:
