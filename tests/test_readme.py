@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import click
@@ -26,11 +25,9 @@ from tasks.runtime.code import ROOT
 from tasks.runtime.graph import STAGES
 from tests.support.written_commands import (
     SMALL,
-    as_written_but_small,
     fenced_commands,
     inline_commands,
-    link_sample,
-    make_programs,
+    make_own_data,
     words_of,
 )
 
@@ -41,10 +38,6 @@ ARCHITECTURE = (ROOT / "docs/architecture.md").read_text("utf-8")
 TRAINING = [(ROOT / f"docs/guides/{n}.md").read_text("utf-8") for n in ("training", "several-gpus")]
 """What their settings are set to is held by tests/flows/tracking/test_training_page.py."""
 PAGES = "\n".join([README, *GUIDES])
-NOT_RUN = re.compile(
-    r"^(make|source|textmill serve|textmill (bench )?compare) |[ .]folder=|/crawl|s3://"
-)
-"""Set-up, a server that stays, and what only the reader has: runs, models, a crawl and a bucket."""
 COMMANDS = sorted({*fenced_commands(PAGES), *inline_commands(PAGES), *inline_commands(TUTORIAL)})
 
 
@@ -199,24 +192,6 @@ def test_change_reruns_what_is_said(
     ] == rerun
 
 
-def make_own_data(folder: Path, num_documents: int = 40) -> None:
-    """Pages of novels, in JSON lines with a `text` field and nothing else."""
-    with (ROOT / "data" / "sample" / "sample.jsonl").open(encoding="utf-8") as stream:
-        records = [json.loads(line) for line in stream]
-    text = "\n\n".join(r["text"] for r in records if "janeausten" in r["source"])
-    paragraphs = [" ".join(p.split()) for p in text.split("\n\n")]
-    pages, page = [], ""
-    for paragraph in paragraphs:
-        page = f"{page}\n\n{paragraph}".strip()
-        if len(page) > 1200:
-            pages.append(page)
-            page = ""
-    assert len(pages) >= num_documents
-    folder.mkdir(parents=True)
-    lines = [json.dumps({"text": page}) for page in pages[:num_documents]]
-    (folder / "mine.jsonl").write_text("\n".join(lines) + "\n")
-
-
 def own_data_command() -> str:
     return next(
         command for command in fenced_commands(README) if command.startswith("textmill run source")
@@ -246,41 +221,3 @@ def test_own_data_runs_as_written(
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         file.name for file in model.iterdir()
     }
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_every_command_runs(tmp_path: Path) -> None:
-    make_own_data(tmp_path / "my")
-    (tmp_path / "chats").mkdir()
-    (tmp_path / "chats" / "chats.jsonl").symlink_to(ROOT / "data" / "sample" / "chats.jsonl")
-    link_sample(tmp_path)
-    places = [f"store={tmp_path / 'data' / 'store'}", f"state={tmp_path / 'data' / '.state'}"]
-    make_programs(tmp_path / "bin")
-    commands = [c for c in fenced_commands(PAGES) if not NOT_RUN.search(c)]
-    # The shell is one, since `eval "$(textmill env)"` is for the commands after it.
-    script = "\n".join(
-        ["set -ex", *(as_written_but_small(command, places) for command in commands)]
-    )
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-    }
-    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
-        env.pop(name, None)
-    try:
-        done = subprocess.run(
-            ["bash", "-c", script],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    finally:
-        subprocess.run([tmp_path / "bin" / "textmill", "down"], cwd=tmp_path, env=env, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"run_id"')]
-    assert len(runs) >= 5
-    assert any(run["stages"]["train"]["cached"] for run in runs if "train" in run["stages"])

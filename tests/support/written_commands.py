@@ -90,3 +90,21 @@ def link_sample(folder: Path) -> None:
     """The embedded corpus where a clone has it."""
     (folder / "data").mkdir()
     (folder / "data" / "sample").symlink_to(ROOT / "data" / "sample")
+
+
+def make_own_data(folder: Path, num_documents: int = 40) -> None:
+    """Pages of novels, in JSON lines with a `text` field and nothing else."""
+    with (ROOT / "data" / "sample" / "sample.jsonl").open(encoding="utf-8") as stream:
+        records = [json.loads(line) for line in stream]
+    text = "\n\n".join(r["text"] for r in records if "janeausten" in r["source"])
+    paragraphs = [" ".join(p.split()) for p in text.split("\n\n")]
+    pages, page = [], ""
+    for paragraph in paragraphs:
+        page = f"{page}\n\n{paragraph}".strip()
+        if len(page) > 1200:
+            pages.append(page)
+            page = ""
+    assert len(pages) >= num_documents
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"text": page}) for page in pages[:num_documents]]
+    (folder / "mine.jsonl").write_text("\n".join(lines) + "\n")
