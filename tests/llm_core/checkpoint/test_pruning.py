@@ -157,5 +157,7 @@ def test_weights_of_any_step_are_read_whole_and_others_are_named(tmp_path: Path)
         open_weights(tmp_path, 2),
     ):
         pass
+    with pytest.raises(FileNotFoundError, match="a tokenizer"), open_weights(tmp_path, 3):
+        raise FileNotFoundError("a tokenizer")  # of whoever reads them, not of the checkpoint
     with pytest.raises(CheckpointError, match="has no checkpoint; there are: none"):
         open_weights(tmp_path / "elsewhere").__enter__()
