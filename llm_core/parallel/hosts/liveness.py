@@ -61,8 +61,8 @@ class Liveness:
     """Rank → its last word, and when that was new."""
     _named: dict[int, str] = field(default_factory=dict)
     """Rank → alarm that this process has raised of it."""
-    _alarms: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """Rank → alarm that all know of it, and when the first was heard."""
+    _alarms: dict[int, tuple[str, str, float]] = field(default_factory=dict)
+    """Rank → alarm that all know of it, its text, and when the first was heard."""
 
     def __enter__(self) -> Liveness:
         self.hosts.is_watched = True
@@ -94,6 +94,11 @@ class Liveness:
         except RuntimeError as gone:  # with the process that held it, as at the end of a run
             if error is None:
                 note(f"rank {self.hosts.rank}: the store of the run does not answer: {gone}")
+
+    @property
+    def standing(self) -> str | None:
+        """The text of an alarm that still holds, the oldest; None: all live, as far as is known."""
+        return next((text for _, text, _ in list(self._alarms.values())), None)
 
     def _live(self) -> None:
         self._number += 1
@@ -174,10 +179,10 @@ class Liveness:
                 break  # counted, and about to be said
             self._heard = number
             rank, alarm, text = json.loads(self._store.get(f"alarm-{number}"))
-            known, since = self._alarms.get(rank, (BACK, time.monotonic()))
+            known, _, since = self._alarms.get(rank, (BACK, "", time.monotonic()))
             if known in (alarm, LOST):
                 continue  # two that watched have found the same
-            self._alarms[rank] = alarm, since
+            self._alarms[rank] = alarm, text, since
             if alarm == BACK:
                 del self._alarms[rank]
             if alarm == LOST:
@@ -187,7 +192,7 @@ class Liveness:
             with self._beats.writing():
                 if alarm != BACK:
                     write_records(self.flight, self.hosts.rank)
-        for rank, (_, since) in self._alarms.items():
+        for rank, (_, _, since) in self._alarms.items():
             if time.monotonic() - since > self.timeout_s and self.hosts.fault is None:
                 self.hosts.fault = f"rank {rank} has given no sign of life for {self.timeout_s} s"
 

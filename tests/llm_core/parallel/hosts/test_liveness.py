@@ -30,12 +30,13 @@ class Group:
         self.store, self.told, self._flight = HashStore(), list[tuple[int, str, str]](), flight
         self.hosts = [Hosts(self.store, rank, world) for rank in range(world)]
         self._live: dict[int, ExitStack] = {}
+        self.watches: dict[int, Liveness] = {}
 
     def start(self, rank: int, timeout_s: float = 60.0) -> None:
         tell = functools.partial(self.note, rank)
         one = Liveness(self.hosts[rank], HEARTBEAT_S, timeout_s, self._flight, tell)
         self._live[rank] = ExitStack()
-        self._live[rank].enter_context(one)
+        self.watches[rank] = self._live[rank].enter_context(one)
 
     def note(self, rank: int, alarm: str, text: str) -> None:
         self.told.append((rank, alarm, text))
@@ -82,9 +83,13 @@ def test_silent_processes_are_named_once_to_all_and_again_when_they_are_back(
         for texts in made.alarms("silent_rank").values():
             assert [text.split(" has ")[0] for text in texts] == ["rank 1", "rank 2"]
             assert all("has given no sign of life for" in text for text in texts)
-        for rank in (1, 2):
-            made.start(rank)
+        made.start(1)
+        soon(lambda: made.alarms("rank_is_back").get(0))
+        standing = made.watches[0].standing
+        assert standing is not None and standing.startswith("rank 2 has given no sign of life")
+        made.start(2)
         soon(lambda: len(made.alarms("rank_is_back").get(0, [])) == 2)
+        assert made.watches[0].standing is None
         assert len(made.alarms("silent_rank")[0]) == 2 and made.hosts[0].fault is None
         assert all((tmp_path / f"rank-0000{rank}.json").is_file() for rank in (0, 3))
 
