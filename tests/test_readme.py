@@ -252,6 +252,8 @@ def test_own_data_runs_as_written(
 @pytest.mark.timeout(1800)
 def test_every_command_runs(tmp_path: Path) -> None:
     make_own_data(tmp_path / "my")
+    (tmp_path / "chats").mkdir()
+    (tmp_path / "chats" / "chats.jsonl").symlink_to(ROOT / "data" / "sample" / "chats.jsonl")
     link_sample(tmp_path)
     places = [f"store={tmp_path / 'data' / 'store'}", f"state={tmp_path / 'data' / '.state'}"]
     make_programs(tmp_path / "bin")

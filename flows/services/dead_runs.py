@@ -30,7 +30,7 @@ from flows.services.prefect_api import (
     Unreachable,
     is_ours,
 )
-from flows.services.processes import start_detached
+from flows.services.processes import proc_folders, start_detached
 from llm_core.json_files import UnreadableJson, read_json
 from llm_core.locks import lock_if_free
 from tasks.runtime.artifact import write_json
@@ -194,8 +194,8 @@ def _has_process(flow_run_id: str) -> bool:
     if not Path("/proc/self/environ").exists():
         return True
     wanted = f"PREFECT__FLOW_RUN_ID={flow_run_id}".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    for folder in proc_folders():
         with contextlib.suppress(OSError):  # of others, or ended meanwhile
-            if wanted in path.read_bytes().split(b"\0"):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
                 return True
     return False

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -191,14 +191,20 @@ def _reap(pids: Iterable[int]) -> None:
             os.waitpid(pid, os.WNOHANG)
 
 
+def proc_folders() -> Iterator[Path]:
+    """`/proc/PID` of every process. A pattern with a file behind it looks whether each is there,
+    and raises where its process ends at that moment."""
+    return Path("/proc").glob("[0-9]*")
+
+
 def _process_table() -> dict[int, tuple[int, int]]:
     """{process: (parent, session)}."""
     table = {}
     if Path("/proc/self/stat").exists():
-        for path in Path("/proc").glob("[0-9]*/stat"):
+        for folder in proc_folders():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
-                fields = path.read_text().rpartition(")")[2].split()
-                table[int(path.parent.name)] = (int(fields[1]), int(fields[3]))
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                table[int(folder.name)] = (int(fields[1]), int(fields[3]))
         return table
     # Sessions are shown as addresses here (macOS): parents alone must do.
     shown = subprocess.run(

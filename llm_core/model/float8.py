@@ -1,14 +1,14 @@
 """Products of linear layers in 8 bits: forward in E4M3, gradients in E5M2 (Micikevicius et al.,
 2022), a scale for each tensor.
 
-Hopper GPUs multiply 8-bit numbers twice as fast as 16-bit ones. Each operand is divided by its
-largest magnitude, measured anew in every product, so that nothing overflows and no history is kept;
-sums are taken in float32, and results leave in the dtype of what they belong to: activations in
-bfloat16, gradients of weights in that of the weights. Inputs are kept for backward in 8 bits, half
-the memory of bfloat16. Cost: a pass over each operand for its largest value, one to round it, and
-transposed copies for backward, since these units multiply rows by rows only; compile the model
-(`train.compile`), or these passes cost more than they save. With train.kernels=triton rounding and
-transposing are one pass.
+Hopper GPUs multiply 8-bit numbers twice as fast as 16-bit ones. Each operand is divided by a power
+of two that its largest magnitude asks for, measured anew in every product, so that nothing
+overflows and no history is kept; sums are taken in float32, and results leave in the dtype of what
+they belong to: activations in bfloat16, gradients of weights in that of the weights. Inputs are
+kept for backward in 8 bits, half the memory of bfloat16. Cost: a pass over each operand for its
+largest value, one to round it, and transposed copies for backward, since these units multiply rows
+by rows only; compile the model (`train.compile`), or these passes cost more than they save. With
+train.kernels=triton rounding and transposing are one pass.
 
 For the linear layers of blocks. Left out: embedding and head, which lose most by rounding; scales
 for rows or blocks of a tensor, which are finer and, at these sizes, slower; sums of gradients

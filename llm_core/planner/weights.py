@@ -16,7 +16,7 @@ from functools import partial
 
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
-from llm_core.optim.groups import has_frozen, is_trained
+from llm_core.optim.groups import is_trained
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.cuts import cut_dim, part_of
 
@@ -163,7 +163,7 @@ def state_bytes(
     averaged: bool = False,
 ) -> StateBytes:
     """Of one process, exact to the byte. averaged: with an average of the weights (`train.ema`)."""
-    trains = partial(is_trained, config=optim) if has_frozen(optim) else None
+    trains = partial(is_trained, config=optim) if optim.groups else None
     held, size = held_weights(model, parallel, at, trains), shard_ranks(parallel)
     mine = [
         replace(each, shape=(len(part_of(each.shape[0], at.replica % size, size)), *each.shape[1:]))

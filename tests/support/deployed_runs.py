@@ -16,7 +16,7 @@ from flows.live.announced import LiveRun, read_live
 from flows.progress import stage_progress
 from flows.services.local import mlflow_ui, up
 from flows.services.prefect_api import ACTIVE, ENDED, PATIENCE_S, PrefectApi, Unreachable
-from flows.services.processes import descendants, may_be_alive, start_time
+from flows.services.processes import descendants, may_be_alive, proc_folders, start_time
 from flows.services.registry import Registry
 from tests.support.whole_runs import SMALL
 
@@ -70,12 +70,12 @@ class Deployed:
         alive = [name for name in ("server", "worker", "mlflow") if services.alive(name)]
         found = {name: [int(services.get(name)["pid"])] for name in alive}
         wanted = f"PREFECT__FLOW_RUN_ID={flow_run_id}".encode()
-        for path in Path("/proc").glob("[0-9]*/environ"):
+        for folder in proc_folders():
             with contextlib.suppress(OSError):
-                if wanted in path.read_bytes().split(b"\0"):
-                    words = path.with_name("cmdline").read_bytes().split(b"\0")
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    words = (folder / "cmdline").read_bytes().split(b"\0")
                     what = "trainer" if b"llm_core.training.train" in words else "flow"
-                    found.setdefault(what, []).append(int(path.parent.name))
+                    found.setdefault(what, []).append(int(folder.name))
         return found
 
     def kill(self, flow_run_id: str, victims: Sequence[str]) -> None:

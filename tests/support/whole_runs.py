@@ -66,6 +66,7 @@ CLOCK = (
     "elapsed_s",
     "part_elapsed_s",
     "events",  # that it was stopped, and went on
+    "plan",  # what was measured beside it: a process that makes no step has no gradients
 )
 
 

@@ -55,7 +55,21 @@ def test_rounding_keeps_the_fraction_that_the_format_has_at_any_scale(
         + scale * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     )
     assert bool((error <= allowed * 1.001).all())
-    assert float(x8.float().abs().max()) == torch.finfo(dtype).max
+    most = torch.finfo(dtype).max
+    assert most / 2 * (1 - torch.finfo(dtype).eps) <= float(x8.float().abs().max()) <= most
+
+
+@settings(max_examples=60)
+@given(st.sampled_from([float8.VALUES, float8.GRADIENTS]), st.floats(-100, 100))
+def test_a_scale_is_a_power_of_two_so_that_its_inverse_gives_exact_quotients(
+    dtype: torch.dtype, log2: float
+) -> None:
+    x = torch.tensor([1.0, -0.3]) * 2.0**log2
+    scale = float8.scale_of(x, dtype)
+    most = torch.finfo(dtype).max
+    assert float(scale.frexp().mantissa) == 0.5
+    assert float(x.abs().max() / scale) <= most < float(x.abs().max() / (scale / 2))
+    assert torch.equal(x * (1 / scale), x / scale)
 
 
 def test_zeros_stay_zeros_and_what_is_no_number_stays_none() -> None:

@@ -75,9 +75,9 @@ def test_workers_and_sandboxes_start_without_any_secret(tmp_path: Path) -> None:
 
     def watch() -> None:
         while not ended.is_set():
-            for file in Path("/proc").glob("[0-9]*/cmdline"):
+            for folder in Path("/proc").glob("[0-9]*"):
                 try:
-                    command_lines.add(file.read_bytes())
+                    command_lines.add((folder / "cmdline").read_bytes())
                 except OSError:  # ended meanwhile
                     continue
             time.sleep(0.1)

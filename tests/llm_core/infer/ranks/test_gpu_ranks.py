@@ -16,7 +16,10 @@ from llm_core.infer.ranks.team import open_models
 from tests.support.engine.rank_programs import start_pair
 from tests.support.engine.small_model import make_model, random_ids
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
+]
 
 
 def test_two_gpus_compute_what_one_does(tmp_path: Path) -> None:
