@@ -45,6 +45,11 @@ def shortened(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
+def percent(fraction: float, form: str = ".0") -> str:
+    """A share with a blank before the sign. form: of the number, as in a format specification."""
+    return f"{format(fraction, f'{form}%')[:-1]} %"
+
+
 def publishable(value: object) -> str:
     """Printable text without secrets, for logs, errors, Prefect and MLflow."""
     return printable(mask_secrets(str(value)))

@@ -1,4 +1,5 @@
-"""Ties a process to the one that started it, and says in words how one ended."""
+"""Ties a process to the one that started it, names the start of its machine, and says in words how
+one ended."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 LIKELY_CAUSES = {
@@ -28,6 +30,15 @@ def terminate_with_parent(parent: int | None = None, number: int = signal.SIGTER
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+def boot_id() -> str | None:
+    """What names the time since this machine was started; None where the system has no such name,
+    or hides it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+    except OSError:
+        return None
 
 
 def describe_end(code: int) -> str:

@@ -71,18 +71,22 @@ class TensorFile:
         sizes = (facts[name].num_bytes for name in names)
         places = itertools.accumulate(sizes, initial=len(header))
         self._facts, self._places = facts, dict(zip(names, places, strict=False))
+        self._left = set(names)
         self._stream = path.open("wb")
         self._stream.write(header)
 
     def put(self, name: str, tensor: Tensor) -> None:
         """Write one tensor to its place; from a GPU it comes through main memory."""
         assert facts_of(tensor) == self._facts[name], (name, facts_of(tensor), self._facts[name])
+        self._left.discard(name)
         flat = tensor.detach().cpu().contiguous().view(-1)
         self._stream.seek(self._places[name])
         self._stream.write(memoryview(flat.view(torch.uint8).numpy()))  # type: ignore[arg-type]
 
     def close(self) -> None:
+        """The file has all tensors: one that never came would be read as zeros."""
         self._stream.close()
+        assert not self._left, f"never written: {', '.join(sorted(self._left))}"
 
 
 def write_tensors(

@@ -48,6 +48,11 @@ QUESTION = re.compile(r"[^.:;]*\?(?:\s|$)|(?:How|Which|Why|Whether|Who|Where|Whe
 """A first sentence that asks, or begins as a question does. `What` may begin a claim."""
 
 
+PERCENT = re.compile(r"\d%(?![0-9A-Fa-f]{2}|`)|\d%\}")
+"""A number that touches its sign, in a text or by its format: `12 %` has a blank. Escapes of
+addresses and quoted code do not count."""
+
+
 def asks(source: str) -> bool:
     """Whether the docstring of a module begins with a question."""
     return bool(QUESTION.match(ast.get_docstring(ast.parse(source)) or ""))
@@ -95,6 +100,22 @@ def test_a_phrase_is_found_over_line_breaks(text: str) -> None:
 
 def test_docstrings_of_modules_state_and_do_not_ask() -> None:
     assert [f for f in tracked("*.py") if asks((ROOT / f).read_text("utf-8"))] == []
+
+
+def test_a_blank_stands_between_a_number_and_its_percent_sign() -> None:
+    hits = {
+        f"{file}:{number}": line.strip()
+        for file in tracked("*.py", "*.md", "*.yaml", "*.html")
+        if not file.startswith("tests/")  # names of files, shell and addresses
+        for number, line in enumerate((ROOT / file).read_text("utf-8").splitlines(), 1)
+        if PERCENT.search(line)
+    }
+    assert hits == {}, "write 12 %, in code llm_core.printing.percent"
+
+
+@pytest.mark.parametrize("line", ["by 5% more", 'f"{share:.1%}"', "(20.0%)"])
+def test_a_percent_sign_that_touches_its_number_is_found(line: str) -> None:
+    assert PERCENT.search(line) and not PERCENT.search("5 %, https://x/a%20b, 33.3%20")
 
 
 @pytest.mark.parametrize("line", ["Which rows go?", "Is it sound? A walk.", "How rows are read."])

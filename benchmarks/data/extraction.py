@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lxml import etree, html
 
-from llm_core.printing import show
+from llm_core.printing import percent, show
 from tasks.ingest.maintext import extract_text
 
 PAGES_PER_SCRIPT, WINDOW_CHARS, LEAST_CHARS = 25, 8, 400
@@ -131,7 +131,10 @@ def main() -> None:
     num_pages["all"] = sum(num_pages.values())
     show("script       pages  " + "  ".join(f"{name:>22}" for name in extractors))
     for script, of in shares.items():
-        cells = (f"{of[n]['main']:>10.1%}{of[n]['boilerplate']:>12.1%}" for n in extractors)
+        cells = (
+            f"{percent(of[n]['main'], '.1'):>10}{percent(of[n]['boilerplate'], '.1'):>12}"
+            for n in extractors
+        )
         show(f"{script:12} {num_pages[script]:>5}  " + "  ".join(cells))
     show(json.dumps({"pages": num_pages, "shares": shares, "lxml": etree.LXML_VERSION}))
 

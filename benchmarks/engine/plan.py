@@ -34,7 +34,7 @@ from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import open_ranks
 from llm_core.planner.hardware import HardwareConfig, read_record
 from llm_core.planner.step import Work, plan_time
-from llm_core.printing import show
+from llm_core.printing import percent, show
 from llm_core.training.config import TrainConfig
 from tasks.training.trainer_process import trainer_environment
 
@@ -94,7 +94,7 @@ def main() -> None:
                 )
                 show(
                     f"{name:30} {measured_s * 1e3:9.1f} ms, predicted {predicted_s * 1e3:9.1f}"
-                    f" ({off:+.1%})",
+                    f" ({percent(off, '+.1')})",
                     flush=True,
                 )
     worst = max(abs(row["off"]) for row in rows)

@@ -7,7 +7,7 @@ from textwrap import indent
 from typing import Any
 
 from flows.console import table
-from llm_core.printing import printable, printable_line
+from llm_core.printing import percent, printable, printable_line
 from tasks.report.quantities import plural
 
 MOST_ROWS = 12
@@ -181,7 +181,7 @@ def describe_hit(hit: Mapping[str, Any], max_chars: int | None) -> list[str]:
     answered = ", with the answer" if hit["with_answer"] else ""
     lines = [
         f"{_on_a_line(hit['suite'])}, item {_on_a_line(hit['item'])} (number {hit['number']}):"
-        f" {hit['item_frac']:.0%} of its n-grams{answered}"
+        f" {percent(hit['item_frac'])} of its n-grams{answered}"
     ]
     if max_chars is None:
         source_id = f"   source_id {hit['source_id']}" if hit["source_id"] else ""

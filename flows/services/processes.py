@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from llm_core.process import boot_id
+
 EXITING = 0x4
 """PF_EXITING of Linux (include/linux/sched.h), in the flags of /proc/PID/stat."""
 
@@ -75,14 +77,6 @@ def may_be_alive(identity: Mapping[str, Any]) -> bool:
     if boot is not None and boot != boot_id():
         return False
     return is_running(int(identity["pid"]), identity["started"])
-
-
-def boot_id() -> str | None:
-    """What names the time since this host was started; None where the system has no such name."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except FileNotFoundError:
-        return None
 
 
 def open_private(path: Path) -> IO[bytes]:

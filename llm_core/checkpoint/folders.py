@@ -240,7 +240,8 @@ def _rename_away(root: Path, step: int) -> Path:
 def _retire(root: Path, step: int) -> Path | None:
     """Rename a checkpoint that is to be removed; None while somebody holds it."""
     try:
-        with (folder_of(root, step) / PROGRESS_FILE).open("rb") as stream:
+        # For writing: NFS gives no exclusive lock on a file that is open for reading (flock(2)).
+        with (folder_of(root, step) / PROGRESS_FILE).open("r+b") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +67,9 @@ def open_weights(root: Path, step: int | None = None) -> Iterator[SavedWeights]:
     if chosen is None or chosen not in steps:
         what = "no checkpoint" if chosen is None else f"no checkpoint of step {chosen}"
         raise CheckpointError(f"{root} has {what}; there are: {there}")
-    try:
-        with hold(root, chosen) as folder:
+    with ExitStack() as held:
+        try:
+            folder = held.enter_context(hold(root, chosen))
             progress = read_progress(root, chosen, patient=True)
             damage = progress if isinstance(progress, str) else None
             if isinstance(progress, Progress):
@@ -76,8 +77,9 @@ def open_weights(root: Path, step: int | None = None) -> Iterator[SavedWeights]:
                 damage = damage_in(root, chosen, progress.index_digest, files)
             if damage is not None:
                 raise CheckpointError(f"{folder} is damaged: {damage}; choose one of {there}")
-            yield SavedWeights(chosen, folder, read_index(folder))
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{folder_of(root, chosen)} went while it was opened ({error}); choose a later step"
-        ) from error
+            saved = SavedWeights(chosen, folder, read_index(folder))
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{folder_of(root, chosen)} went while it was opened ({error}); choose a later step"
+            ) from error
+        yield saved

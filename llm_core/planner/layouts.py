@@ -22,6 +22,7 @@ from llm_core.parallel.degrees import Schedule, divisors
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.step import MemoryPlan, TimePlan, Work, plan_memory, plan_time
 from llm_core.planner.weights import num_replicas
+from llm_core.printing import percent
 from llm_core.training.run_config import check_layout
 
 MAX_CONTEXT_RANKS = 8
@@ -205,7 +206,8 @@ def reasons(choice: Choice, hardware: HardwareConfig) -> list[str]:
     if parallel.pp > 1:
         found.append(
             f"a pipeline of {parallel.pp} sends only the stream between stages; it idles"
-            f" {best.time.bubble_frac:.0%} of a step with {best.work.micro_batches} micro batches"
+            f" {percent(best.time.bubble_frac)} of a step with {best.work.micro_batches} micro"
+            " batches"
         )
     if parallel.kind in ("fsdp", "hsdp", "zero2") and best.memory.total:
         found.append(

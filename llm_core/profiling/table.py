@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llm_core.printing import show
+from llm_core.printing import percent, show
 from llm_core.profiling.kinds import (
     COMMUNICATION,
     COPIES,
@@ -75,7 +75,7 @@ class Table:
         lines += ["| kind | exposed ms | share | busy ms | calls |", "|---|---:|---:|---:|---:|"]
         for row in self.rows:
             numbers = (
-                f"{row['exposed_ms']:.3f} | {row['share']:.1%} | {row['busy_ms']:.3f} |"
+                f"{row['exposed_ms']:.3f} | {percent(row['share'], '.1')} | {row['busy_ms']:.3f} |"
                 f" {row['calls']:.1f}"
             )
             lines.append(f"| {row['kind']} | {numbers} |")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llm_core.parallel.hosts.liveness import Liveness
+from llm_core.parallel.hosts.liveness import BACK, Liveness
 from llm_core.parallel.ranks import Ranks
 from llm_core.printing import note
 from llm_core.training.metric_log import MetricLog
@@ -25,9 +25,10 @@ def watch(
         if ranks.rank == (1 if text.startswith("rank 0 ") else 0):
             note(f"llm_core.training.train: {alarm}: {text}")
         if ranks.is_first:
-            status.tell(alarm=None if alarm == "rank_is_back" else text)
+            status.tell(alarm=liveness.standing if alarm == BACK else text)
             for log in tuple(logs):
                 log.tell(alarm, status.step, text)
 
     parallel = config.parallel
-    return Liveness(ranks.hosts, parallel.heartbeat_s, parallel.timeout_s, flight, tell)
+    liveness = Liveness(ranks.hosts, parallel.heartbeat_s, parallel.timeout_s, flight, tell)
+    return liveness

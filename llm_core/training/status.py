@@ -29,8 +29,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from llm_core.beats import Beats
 from llm_core.durable import write_durably
-from llm_core.printing import note
 
 STATUS_FILE = "status.json"
 LOCK_FILE = "trainer.lock"
@@ -49,13 +49,11 @@ class Heartbeat:
         self._step = (step, time.time())
         self._facts: dict[str, Any] = {}
         self._writing = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        self._complained = False
+        self._beats = Beats("heartbeat", self.tell, BEAT_S, str(self._path))
 
     def __enter__(self) -> Heartbeat:
         self._write("running")
-        self._thread.start()
+        self._beats.__enter__()
         return self
 
     def __exit__(
@@ -64,8 +62,7 @@ class Heartbeat:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._beats.__exit__(kind, error, trace)
 
     @property
     def step(self) -> int:
@@ -77,28 +74,19 @@ class Heartbeat:
         self._step = (step, time.time())
 
     def tell(self, **facts: Any) -> None:
-        """Add facts of the run; after its last word they are not written."""
+        """Add facts of the run, if any, and write it; nothing is written after its last word."""
         self._facts |= facts
         self._write("running", unless_ended=True)
 
     def end(self, outcome: str, **facts: Any) -> None:
         """The last word. Raises OSError where it cannot be written."""
-        self._ended.set()
+        self._beats.end()
         self._facts |= facts
         self._write(outcome, durable=True)
 
-    def _beat(self) -> None:
-        while not self._ended.wait(BEAT_S):
-            try:
-                self._write("running", unless_ended=True)
-            except OSError as error:  # training goes on, and will say so itself where it cannot
-                if not self._complained:
-                    note(f"{self._path} was not written: {error}")
-                self._complained = True
-
     def _write(self, outcome: str, durable: bool = False, unless_ended: bool = False) -> None:
         with self._writing:
-            if unless_ended and self._ended.is_set():
+            if unless_ended and self._beats.have_ended:
                 return
             step, ended_at = self._step
             who = {"pid": os.getpid(), "host": platform.node(), "step_at": _text_of(ended_at)}

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from llm_core.config import ConfigError
+from llm_core.printing import percent
 
 NUM_SAMPLES = 2000
 LEVEL = 0.95
@@ -56,7 +57,7 @@ def cell_name(row: Row) -> str:
 
 
 def load_name(row: Row) -> str:
-    number = row.get("concurrency") or f"{row.get('arrival_frac', 0):.0%}"
+    number = row.get("concurrency") or percent(row.get("arrival_frac", 0))
     return f"{row['target']} · {row['kind']} {number}"
 
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from llm_core.config import ConfigError, check_bounds
 from llm_core.data.order import hash_ids, mix
+from llm_core.printing import percent
 from tasks.corpus.named_labels import NAMES_LANGUAGES, NAMES_SOURCES
 from tasks.corpus.score_cuts import BUCKETS
 from tasks.corpus.tally import Tally, largest
@@ -247,8 +248,8 @@ def _fit(mass: np.ndarray, by_row: np.ndarray | None, by_column: np.ndarray | No
     if error > TOLERATED:
         raise StageFailure(
             "documents.mixture.source_frac and language_frac contradict each other in this corpus:"
-            f" at best {error:.1%} of the bytes are missing from a share; lower one of them or"
-            " leave it out"
+            f" at best {percent(error, '.1')} of the bytes are missing from a share; lower one of"
+            " them or leave it out"
         )
     return shares
 

@@ -56,12 +56,24 @@ def open_system(address: str) -> Any:
         logging.getLogger("gcsfs").setLevel(
             logging.CRITICAL
         )  # else it logs a traceback for what is one line here
-        return GCSFileSystem(use_listings_cache=False)
+        system = GCSFileSystem(use_listings_cache=False)
+        _require_credentials(system)
+        return system
     # That of the hub knows no such option, so each listing gets a new one.
     system = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=scheme == "hf")
     if scheme == "hf":
         _guard_hub(system.endpoint)
     return system
+
+
+def _require_credentials(system: Any) -> None:
+    """Raise what is wrong with the credentials of Google, before any request: gcsfs goes on without
+    them where their file is unsound, and asks six times where they are refused."""
+    if system.on_google:
+        names_a_file = bool(os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"))
+        if names_a_file and system.credentials.credentials is None:
+            system.credentials.connect("google_default")
+        system.credentials.maybe_refresh()
 
 
 def nearness(ip: str) -> int:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from llm_core.config import ConfigError
@@ -29,6 +29,10 @@ FIRST_WAIT_S = 0.5
 
 REASONS: Mapping[str, str] = {
     "NoCredentialsError": "no credentials were found",
+    "PartialCredentialsError": "a part of the credentials is missing",
+    "ProfileNotFound": "AWS_PROFILE names no profile",
+    "DefaultCredentialsError": "the credentials in GOOGLE_APPLICATION_CREDENTIALS are unsound",
+    "NonRetryableError": "the credentials lack what is needed to renew them",
     "JSONDecodeError": "the answer is not that of a store",
     "RepositoryNotFoundError": "no such repository, or none that HF_TOKEN may see",
     "RevisionNotFoundError": "the repository has no such revision",
@@ -36,7 +40,19 @@ REASONS: Mapping[str, str] = {
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set",
     "SSLCertVerificationError": "its certificate is not trusted here",
 }
-"""Name of an error → what it means; none of these passes by itself."""
+"""Name of an error or its family → what it means; none of these passes by itself."""
+
+PASSING_OF_BOTOCORE = frozenset(
+    {
+        "ChecksumError",
+        "ConnectionError",
+        "FlexibleChecksumError",
+        "HTTPClientError",
+        "IncompleteReadError",
+        "MetadataRetrievalError",
+    }
+)
+"""Families of trouble on the way. All others are of credentials and settings, and last."""
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -106,8 +122,13 @@ def _reason(error: BaseException) -> tuple[str, bool]:
     for cause in causes:
         if isinstance(cause, (RefusedConnection, EndlessFolders)):
             return str(cause), False
-        if words := REASONS.get(type(cause).__name__):
+        names = [kind.__name__ for kind in type(cause).__mro__]
+        if words := next(filter(None, map(REASONS.get, names)), None):
             return words, False
+        if "RefreshError" in names:
+            return "Google does not renew the credentials", bool(getattr(cause, "retryable", False))
+        if "BotoCoreError" in names and PASSING_OF_BOTOCORE.isdisjoint(names):
+            return f"credentials, settings or address do not work: {names[0]}", False
     if "requester pays" in str(error):
         return "its readers pay; set FSSPEC_GS_REQUESTER_PAYS to your project", False
     # s3fs tells kinds of trouble apart, botocore has one kind for all.
@@ -115,13 +136,13 @@ def _reason(error: BaseException) -> tuple[str, bool]:
     if isinstance(last, PermissionError) or (
         type(last) is OSError and str(last).startswith("Forbidden")
     ):
-        return "access is denied", False
+        return f"access is denied{_code(causes)}", False
     if isinstance(last, FileNotFoundError):
         return "it is not there", False
     for status in map(_status, causes):
         if status is not None:
             passes = status >= 500 or status in AGAIN_LATER or isinstance(last, TimeoutError)
-            return f"HTTP status {status}", passes
+            return f"HTTP status {status}{_code(causes)}", passes
     if isinstance(last, OSError) and last.errno is not None and last.strerror:
         return os.strerror(last.errno) if last.errno > 0 else last.strerror, True
     # Complaints of headers quote them, and a header is where the secret is.
@@ -141,6 +162,16 @@ def _status(error: BaseException) -> int | None:
         _answer_of_botocore(error).get("HTTPStatusCode"),
     )
     return next((status for status in found if isinstance(status, int)), None)
+
+
+def _code(causes: Iterable[BaseException]) -> str:
+    """What S3 calls its refusal, such as InvalidAccessKeyId, in brackets; else nothing."""
+    for cause in causes:
+        if _answer_of_botocore(cause):
+            code = str(cause.response.get("Error", {}).get("Code", ""))  # type: ignore[attr-defined]
+            # A server may send anything for it.
+            return f" ({code[:40]})" if code.isascii() and code.isalpha() else ""
+    return ""
 
 
 def _answer_of_botocore(error: BaseException) -> Mapping[str, Any]:

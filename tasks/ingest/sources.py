@@ -19,6 +19,7 @@ from tasks.ingest.code import holds_code
 from tasks.ingest.databases import are_fetched, is_database, list_rows, shown
 from tasks.ingest.sourcefiles import Listing, Unfetched, list_files, list_unfetched
 from tasks.ingest.withdrawn import REMOVE_FILE
+from tasks.readers.contents import is_sqlite
 from tasks.readers.encodings import is_encoding
 from tasks.readers.formats import Layout, format_of, known_formats
 from tasks.readers.recordlimits import DEFAULT_RECORD_BYTES, Limits
@@ -256,9 +257,8 @@ class SourceConfig(InputConfig):
         listed = list_files(one.paths, one.root, self.cache, where, one.assumed_format)
         listing = one.chosen(listed)
         for file in listing.files.values():
-            form = format_of(file.name, one.assumed_format)
             # Changes beside a file are not in its digest, so a fault would be kept with its part.
-            if form and form.kind == "sqlite" and (why := unsaved_changes(file)):
+            if (why := unsaved_changes(file)) and is_sqlite(file):
                 raise ConfigError(f"{where}.paths: {file} is not its whole database: {why}")
         return listing
 

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from llm_core.printing import get_logger, printable
+from llm_core.printing import get_logger, percent, printable
 from tasks.corpus.documentset import sum_counters
 from tasks.corpus.tally import largest
 from tasks.ingest.chats import LISTS
@@ -104,13 +104,14 @@ def require_budget(artifact: Artifact, config: SourceConfig) -> None:
     damaged, lost = artifact.counters["files_damaged"], artifact.counters["lost_estimate"]
     if quarantined + lost <= config.max_bad_frac * (read + lost):
         return
+    share = (quarantined + lost) / (read + lost)
     files = f"{damaged:,} damaged file{'s' * (damaged != 1)}"
     more = f" and about {lost:,} more in {files}" if lost else ""
     kinds = Counter(artifact.counters["quarantined_by"])
     shown = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(3))
     first = _first_faults(artifact.file(QUARANTINE_FILE), MAX_NAMED_FAULTS)
     raise TooManyFaults(
-        f"{quarantined:,} of {read:,} records{more} ({(quarantined + lost) / (read + lost):.1%})"
+        f"{quarantined:,} of {read:,} records{more} ({percent(share, '.1')})"
         f" could not be read, more than source.max_bad_frac ({config.max_bad_frac:g}) allows"
         f" ({shown}); first {first}; all are in {artifact.path / QUARANTINE_FILE}; fix the input or"
         " its settings, or raise source.max_bad_frac"

@@ -132,6 +132,12 @@ def _refused(kind: str, what: str) -> Fault:
     )
 
 
+def is_sqlite(path: Path) -> bool:
+    """Whether a file is read as a database, whatever its name."""
+    with path.open("rb") as file:
+        return SURE["sqlite"].match(file.read(HEAD_BYTES)) is not None
+
+
 def describe(path: Path) -> str:
     """What a file without a reader is, for messages."""
     with path.open("rb") as file:

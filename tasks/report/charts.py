@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from llm_core.printing import percent
 from tasks.report.quantities import count
 from tasks.report.scales import Axis, linear_axis, log_axis, shorten, text_width, tick_text
 from tasks.report.svg import Rows, line, rect, svg, tag, text, titled, whisker, x_axis, y_axis
@@ -251,7 +252,7 @@ def heat(
             title, tone, shade, on = f"{name}: {count(both)} {noun}", "self", None, None
             if i != j:
                 fraction = both / total if total else 0.0
-                title = f"{name} and {other}: {count(both)} {noun}, {fraction:.0%} of {name}"
+                title = f"{name} and {other}: {count(both)} {noun}, {percent(fraction)} of {name}"
                 # Even an empty cell is visible, so that the table keeps its shape.
                 opacity = 0.05 + 0.95 * min(fraction, 1.0) if both else 0.05
                 tone, shade = "heat", f"fill-opacity:{opacity:.2f}"

@@ -147,7 +147,7 @@ def percent(fraction: float | None) -> str:
     if fraction is None:
         return NOT_MEASURED
     if fraction in (0, 1):
-        return f"{fraction:.0%}".replace("%", f"{NARROW}%")
+        return f"{100 * fraction:.0f}{NARROW}%"
     if abs(fraction) < 0.0005:
         return f"<{NARROW}0.1{NARROW}%"
     # Never round what is not whole up to 100 %.

@@ -92,7 +92,7 @@ class Run:
         policy = self.metrics("evaluate").text("policy", "interval") or ""
         level = re.match(r"\d+(\.\d+)? ?%", policy)
         # A line never ends before the sign.
-        return f"{level[0]} interval".replace(" %", "\u00a0%") if level else "confidence interval"
+        return f"{level[0]} interval".replace(" ", "\u00a0") if level else "confidence interval"
 
     def against_baseline(self, name: str) -> str | None:
         """How the model's bits per byte compare with the `unigram` or `bigram` baseline, beyond the

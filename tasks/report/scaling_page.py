@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.planner.scaling_fit import ScalingFit
+from llm_core.printing import percent
 from tasks.report.charts import Series, lines
 from tasks.report.page import Section, page
 from tasks.report.quantities import compact
@@ -53,8 +54,8 @@ def finding(fit: ScalingFit) -> str:
     a = fit.exponent
     return (
         f"The best size grows as C^a, a = {a.value:.3f} (95 % {a.low:.3f} to {a.high:.3f}, over"
-        f" {len(fit.draws):,} draws of the runs); the law is within {fit.largest_error:.1%} of"
-        " every run."
+        f" {len(fit.draws):,} draws of the runs); the law is within"
+        f" {percent(fit.largest_error, '.1')} of every run."
     )
 
 

@@ -20,6 +20,7 @@ from itertools import cycle
 from pathlib import Path
 
 from llm_core.model.config import ModelConfig
+from llm_core.printing import percent
 from tasks.report.charts import Chart, Series, lines
 from tasks.report.page import Card, Section, page
 from tasks.runtime.artifact import Artifact
@@ -95,10 +96,10 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
             f"{c.vocab_size:,}{' ✓' if c == best else ''}",
             f"{c.bytes_per_token:.3f}",
             f"{c.fertility:.2f}",
-            f"{c.single_character_frac:.1%}",
+            percent(c.single_character_frac, ".1"),
             f"{c.embedding_parameters:,}",
             f"{c.flops_per_byte / 1e6:.3f}",
-            f"{c.flops_per_byte / least - 1:+.1%}",
+            percent(c.flops_per_byte / least - 1, "+.1"),
             c.key,
         )
         for c in found
@@ -110,11 +111,11 @@ def sweep_page(found: Sequence[Candidate], model: ModelConfig, seq_len: int) -> 
     cards = [
         Card("recommended", best.name, [price], "least compute per byte, or nearly"),
         Card("bytes per token", density, ["UTF-8"], "held-out documents where there are any"),
-        Card("embedding", f"{share:.0%}", [weights], "share of the model's weights"),
+        Card("embedding", percent(share), [weights], "share of the model's weights"),
     ]
     values = {
         "rows": rows,
-        "tolerance": f"{TOLERANCE:.0%}",
+        "tolerance": percent(TOLERANCE),
         "legend": [(f"line {tone}", kind) for kind, tone in tones.items()],
         "density": chart("bytes_per_token", 1.0, "bytes per token"),
         "price": chart("flops_per_byte", 1e-6, "MFLOP per byte"),

@@ -20,6 +20,7 @@ from typing import Any
 
 import tokenizers
 
+from llm_core.printing import percent
 from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import RunParts, serial
 from tasks.runtime.stage import StageFailure
@@ -87,9 +88,9 @@ def train_tokenizer(
     }
     if metrics["round_trip_frac"] < 1.0:
         raise StageFailure(
-            f"the {config.kind} tokenizer does not give {1 - metrics['round_trip_frac']:.2%} of"
-            " documents back byte for byte; choose one without normalisation that has a token for"
-            " every byte, e.g. tokenizer=bpe"
+            f"the {config.kind} tokenizer does not give"
+            f" {percent(1 - metrics['round_trip_frac'], '.2')} of documents back byte for byte;"
+            " choose one without normalisation that has a token for every byte, e.g. tokenizer=bpe"
         )
     return Artifact(out_dir, "tokenizer", counters, metrics)
 

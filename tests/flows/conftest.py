@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,13 @@ def stand_in_stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def places(tmp_path: Path) -> list[str]:
     """Overrides that keep everything below the test's own directory."""
     return [f"store={tmp_path / 'store'}", f"state={tmp_path / 'state'}"]
+
+
+def require_refused(run_cli: RunCli, words: Sequence[str], line: str) -> None:
+    """A command says in one line of stderr what is wrong, and ends with code 2."""
+    result = run_cli(*words)
+    assert result["code"] == 2 and line in result["err"]
+    assert len(result["err"].strip().splitlines()) == 1
 
 
 @pytest.fixture

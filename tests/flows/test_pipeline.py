@@ -243,7 +243,7 @@ def test_budget_of_faults_stops_a_run_and_a_looser_one_goes_on_with_what_was_rea
     (last,) = [line for line in refused["err"].splitlines() if line.startswith("textmill: ")]
     assert (
         refused["code"] == 2
-        and "2 of 10 records (20.0%) could not be read" in last
+        and "2 of 10 records (20.0 %) could not be read" in last
         and "my.jsonl line 9" in last
     )
     accepted = run_cli("refresh", *source, "source.max_bad_frac=0.2")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from llm_core.tensor_files import DTYPES, facts_of, write_tensors
+from llm_core.tensor_files import DTYPES, TensorFile, facts_of, write_tensors
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 TENSORS = st.dictionaries(
@@ -44,3 +44,11 @@ def test_a_tensor_that_is_not_contiguous_is_written_in_its_order(tmp_path: Path)
     tensor = torch.arange(12).view(3, 4).T
     write_tensors(tmp_path / "file", {"a": facts_of(tensor)}, {"a": tensor}.__getitem__)
     assert torch.equal(load_file(tmp_path / "file")["a"], tensor)
+
+
+def test_a_file_is_not_closed_while_a_tensor_is_missing(tmp_path: Path) -> None:
+    tensor = torch.ones(3)
+    file = TensorFile(tmp_path / "file", {"a": facts_of(tensor), "b": facts_of(tensor)})
+    file.put("a", tensor)
+    with pytest.raises(AssertionError, match="never written: b"):
+        file.close()

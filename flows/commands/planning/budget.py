@@ -12,6 +12,7 @@ from llm_core.config import ConfigError, to_plain
 from llm_core.planner.budget import MAX_EPOCHS, Corpus, TokenBudget, token_budget
 from llm_core.planner.scaling import TOKENS_PER_WEIGHT
 from llm_core.planner.step import Work
+from llm_core.printing import percent
 
 
 def known_corpus(config: RunConfig) -> tuple[Corpus | None, str]:
@@ -78,7 +79,7 @@ def _shown(found: TokenBudget, weights: int, unknown: str) -> str:
     lines += [
         f"as good after {each.inference_tokens:.3g} tokens of answers:"
         f" {amount(each.num_weights)} weights on {amount(each.num_tokens)} tokens, which"
-        f" saves {each.saved_frac:.0%} of all work (Sardana et al., 2024, by the fit"
+        f" saves {percent(each.saved_frac)} of all work (Sardana et al., 2024, by the fit"
         f" {each.law})"
         for each in found.over_trained
     ]

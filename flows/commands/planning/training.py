@@ -25,6 +25,7 @@ from llm_core.planner.step import (
     plan_time,
 )
 from llm_core.planner.weights import Coordinates
+from llm_core.printing import percent
 from tasks.report.sections.planning import MEMORY_PARTS, TIME_PARTS, Parts
 
 INFERENCE_TOKENS = "inference_tokens"
@@ -159,7 +160,7 @@ def _operations(work: Work, speed: Speed) -> str:
     share = speed.mfu_causal / flops.model_causal
     rows = [
         (label, f"{value / 1e9:,.3f}", f"{value * work.train.tokens_per_step / 1e12:,.1f}",
-         f"{share * value:.1%}")
+         percent(share * value, ".1"))
         for name, label in OPERATIONS.items()
         for value in [getattr(flops, name)]
     ]  # fmt: skip
@@ -173,8 +174,8 @@ def _speed_lines(work: Work, speed: Speed, hardware: HardwareConfig) -> str:
     return "\n".join(
         [
             f"{speed.tokens_per_s:,.0f} tokens/s, {speed.tokens_per_s / devices:,.0f} a device;"
-            f" MFU {speed.mfu_causal:.1%}, HFU {speed.hfu_causal:.1%} of the stated peak (half of"
-            " attention)",
+            f" MFU {percent(speed.mfu_causal, '.1')}, HFU {percent(speed.hfu_causal, '.1')} of the"
+            " stated peak (half of attention)",
             f"{cost.flops:.3g} FLOP: {cost.days:,.2f} days, {cost.device_hours:,.0f} device"
             f" hours{money}{energy}",
         ]
@@ -201,8 +202,8 @@ def _layouts(choice: Choice, hardware: HardwareConfig) -> str:
             each.name,
             f"{each.memory.total / 1e9:,.1f}",
             f"{each.time.step_s * 1e3:,.0f}",
-            f"{each.time.exposed_s / each.time.step_s:.0%}",
-            f"{each.time.bubble_s / each.time.step_s:.0%}",
+            percent(each.time.exposed_s / each.time.step_s),
+            percent(each.time.bubble_s / each.time.step_s),
         )
         for each in choice.fitting[:NUM_SHOWN]
     ]

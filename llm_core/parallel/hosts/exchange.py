@@ -40,7 +40,7 @@ class Said:
     count: int
     """Processes that said something."""
     texts: tuple[str, ...]
-    """The first of these in order of ranks, at most `MOST_TEXTS`."""
+    """Of those that spoke first, in order of ranks, at most `MOST_TEXTS`."""
 
 
 @dataclass

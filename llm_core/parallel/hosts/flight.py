@@ -37,10 +37,11 @@ def set_up_recorder(num_entries: int, folder: Path) -> None:
 
 
 def write_records(folder: Path, rank: int) -> Path | None:
-    """Write what the recorder has to `rank-N.json`; None where torch has no recorder here."""
+    """Write what the recorder has to `rank-N.json`; None where torch has no recorder here. Raises
+    OSError, also where the work directory around `folder` was removed."""
     if (found := flight_records()) is None:
         return None
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     path = folder / f"rank-{rank:05d}.json"
     write_durably(path, found)
     return path

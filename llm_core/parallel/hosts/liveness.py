@@ -10,7 +10,8 @@ however many there are. What it finds is an alarm, which all processes read.
 | `rank_is_back` | it lives again | |
 | `lost_rank` | it failed, or its process on this machine is gone | as for the first, and waits for the store end at once |
 
-A process whose main thread waits is alive: which one the others wait for then, the flight records
+What an alarm leaves in files, a full disk or a removed folder may refuse: a process says so once,
+and its watch and the run go on. A process whose main thread waits is alive: which one the others wait for then, the flight records
 say (`llm_core.parallel.hosts.flight`).
 """  # noqa: E501
 
@@ -19,7 +20,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -27,15 +27,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from llm_core.beats import Beats
 from llm_core.parallel.hosts.exchange import Hosts
 from llm_core.parallel.hosts.flight import write_records
 from llm_core.printing import note
+from llm_core.process import boot_id
 
 BEATS, SILENT_FRAC = 10, 0.6
 """Signs of life in `heartbeat_s`, and the share of it after which a process counts as silent: with
 the beats that the alarm takes, it is known everywhere within `heartbeat_s`."""
 LEFT, FAILED = "left", "failed"
 """Last words of a process."""
+SILENT, BACK, LOST = "silent_rank", "rank_is_back", "lost_rank"
+"""Alarms; a rank that is lost does not come back."""
 
 
 @dataclass
@@ -55,17 +59,20 @@ class Liveness:
     _heard: int = 0
     _seen: dict[int, tuple[str, float]] = field(default_factory=dict)
     """Rank → its last word, and when that was new."""
-    _named: set[int] = field(default_factory=set)
-    _silent_since: dict[int, float] = field(default_factory=dict)
-    _ended: threading.Event = field(default_factory=threading.Event)
+    _named: dict[int, str] = field(default_factory=dict)
+    """Rank → alarm that this process has raised of it."""
+    _alarms: dict[int, tuple[str, str, float]] = field(default_factory=dict)
+    """Rank → alarm that all know of it, its text, and when the first was heard."""
 
     def __enter__(self) -> Liveness:
         self.hosts.is_watched = True
         # Of its own: a request that waits would hold up those of the main thread.
         self._store = self.hosts.store.clone()
         self._processes = processes_seen_here()
-        self._thread = threading.Thread(target=self._live, name="liveness", daemon=True)
-        self._thread.start()
+        what = f"rank {self.hosts.rank}: an alarm or its flight records"
+        self._beats = Beats("liveness", self._live, self.heartbeat_s / BEATS, what)
+        self._live()
+        self._beats.__enter__()
         return self
 
     def __exit__(
@@ -74,38 +81,38 @@ class Liveness:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._ended.set()
-        self._thread.join()
-        # Of a collective that broke off or took too long, among others.
-        if isinstance(error, RuntimeError) and write_records(self.flight, self.hosts.rank):
-            note(
-                f"rank {self.hosts.rank}: its last collectives are in {self.flight}; python -m"
-                f" llm_core.parallel.hosts.flight {self.flight} says which rank is behind"
-            )
+        self._beats.__exit__(kind, error, trace)
+        with self._beats.writing():
+            # Of a collective that broke off or took too long, among others.
+            if isinstance(error, RuntimeError) and write_records(self.flight, self.hosts.rank):
+                note(
+                    f"rank {self.hosts.rank}: its last collectives are in {self.flight}; python -m"
+                    f" llm_core.parallel.hosts.flight {self.flight} says which rank is behind"
+                )
         try:
             self._store.set(self._key(self.hosts.rank), LEFT if error is None else FAILED)
         except RuntimeError as gone:  # with the process that held it, as at the end of a run
             if error is None:
                 note(f"rank {self.hosts.rank}: the store of the run does not answer: {gone}")
 
-    def _live(self) -> None:
-        while True:
-            try:
-                self._beat()
-            except RuntimeError as error:
-                if not self._ended.is_set():
-                    self.tell("lost_rank", f"the store of the run does not answer: {error}")
-                    self.hosts.fault = f"the store of the run does not answer: {error}"
-                return
-            if self._ended.wait(self.heartbeat_s / BEATS):
-                return
+    @property
+    def standing(self) -> str | None:
+        """The text of an alarm that still holds, the oldest; None: all live, as far as is known."""
+        return next((text for _, text, _ in list(self._alarms.values())), None)
 
-    def _beat(self) -> None:
+    def _live(self) -> None:
         self._number += 1
         who = f"{self._number} {os.getpid()} {platform.node()} {self._processes}"
-        self._store.set(self._key(self.hosts.rank), who)
-        self._watch()
-        self._listen()
+        try:
+            self._store.set(self._key(self.hosts.rank), who)
+            self._watch()
+            self._listen()
+        except RuntimeError as error:
+            if not self._beats.have_ended:
+                self._beats.end()
+                self.hosts.fault = f"the store of the run does not answer: {error}"
+                with self._beats.writing():
+                    self.tell(LOST, self.hosts.fault)
 
     @staticmethod
     def _key(rank: int) -> str:
@@ -117,21 +124,21 @@ class Liveness:
             word, silent_s = self._last_word(rank)
             is_silent = silent_s >= SILENT_FRAC * self.heartbeat_s
             if not is_silent and word not in (LEFT, FAILED) and not self._is_gone(word):
-                self._named.remove(rank)
-                self._raise_alarm(rank, "rank_is_back", f"{_who(rank, word)} lives again")
+                del self._named[rank]
+                self._raise_alarm(rank, BACK, f"{_who(rank, word)} lives again")
         for distance in range(1, self.hosts.world):
             rank = (self.hosts.rank + distance) % self.hosts.world
             word, silent_s = self._last_word(rank)
             if word == LEFT:
                 continue
             if word == FAILED or self._is_gone(word):
-                self._name(rank, "lost_rank", f"{_who(rank, word)} has ended, others go on")
+                self._name(rank, LOST, f"{_who(rank, word)} has ended, others go on")
             elif silent_s >= SILENT_FRAC * self.heartbeat_s:
                 text = (
                     f"{_who(rank, word)} has given no sign of life for {silent_s:.1f} s: it is"
                     " stopped or starved, or its machine is lost"
                 )
-                self._name(rank, "silent_rank", text)
+                self._name(rank, SILENT, text)
             else:
                 return
 
@@ -152,11 +159,13 @@ class Liveness:
             os.kill(int(known[1]), 0)
         except ProcessLookupError:
             return True
+        except PermissionError:  # of another user, so it is there
+            return False
         return False
 
     def _name(self, rank: int, alarm: str, text: str) -> None:
-        if rank not in self._named:
-            self._named.add(rank)
+        if self._named.get(rank) not in (alarm, LOST):
+            self._named[rank] = alarm
             self._raise_alarm(rank, alarm, text)
 
     def _raise_alarm(self, rank: int, alarm: str, text: str) -> None:
@@ -170,19 +179,21 @@ class Liveness:
                 break  # counted, and about to be said
             self._heard = number
             rank, alarm, text = json.loads(self._store.get(f"alarm-{number}"))
-            news = {"silent_rank": rank not in self._silent_since, "lost_rank": True}
-            if not news.get(alarm, rank in self._silent_since):
+            known, _, since = self._alarms.get(rank, (BACK, "", time.monotonic()))
+            if known in (alarm, LOST):
                 continue  # two that watched have found the same
-            if alarm == "rank_is_back":
-                del self._silent_since[rank]
-            else:
-                self._silent_since.setdefault(rank, time.monotonic())
-                write_records(self.flight, self.hosts.rank)
-            if alarm == "lost_rank":
+            self._alarms[rank] = alarm, text, since
+            if alarm == BACK:
+                del self._alarms[rank]
+            if alarm == LOST:
                 self.hosts.fault = text
-            self.tell(alarm, text)
-        for rank, since in self._silent_since.items():
-            if time.monotonic() - since > self.timeout_s:
+            with self._beats.writing():
+                self.tell(alarm, text)
+            with self._beats.writing():
+                if alarm != BACK:
+                    write_records(self.flight, self.hosts.rank)
+        for rank, (_, _, since) in self._alarms.items():
+            if time.monotonic() - since > self.timeout_s and self.hosts.fault is None:
                 self.hosts.fault = f"rank {rank} has given no sign of life for {self.timeout_s} s"
 
 
@@ -195,8 +206,10 @@ def _who(rank: int, word: str) -> str:
 def processes_seen_here() -> str:
     """A name of the processes that this one can look for: of a start of a machine, and a container.
     Names of machines may be equal."""
+    boot = boot_id()
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # not Linux: no other process is looked for
-        return uuid.uuid4().hex
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        boot = None
+    # Without a name, no other process is looked for.
+    return f"{boot}/{namespace}" if boot else uuid.uuid4().hex

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from llm_core.printing import percent
 from tasks.corpus.statistics import wilson_interval
 from tasks.definitions.pii_kinds import LABELLED
 from tasks.report.charts import Mark, bars
@@ -45,8 +46,8 @@ def _precision(types: Sequence[str]) -> str:
         right, judged = LABELLED[name]
         low, high = wilson_interval(right, judged) or (0.0, 1.0)
         sentences.append(
-            f"{name}: {right} of {judged} finds were right ({right / judged:.1%}, 95 % interval"
-            f" {low:.1%} to {high:.1%})."
+            f"{name}: {right} of {judged} finds were right ({percent(right / judged, '.1')}, 95 %"
+            f" interval {percent(low, '.1')} to {percent(high, '.1')})."
         )
     return " ".join(sentences)
 

@@ -12,7 +12,7 @@ from flows.run import decide
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.huggingface.export import export_model
 from llm_core.huggingface.files import read_tensors
-from tests.flows.conftest import RunCli
+from tests.flows.conftest import RunCli, require_refused
 from tests.support.engine.small_model import make_model
 from tests.support.engine.small_runs import run_config, write_config
 from tests.support.engine.small_states import ALONE, Run
@@ -73,6 +73,4 @@ def test_mistakes_are_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run_cli("export", *words)
-    assert result["code"] == 2 and line in result["err"]
-    assert len(result["err"].strip().splitlines()) == 1
+    require_refused(run_cli, ["export", *words], line)

@@ -10,7 +10,7 @@ import torch
 from llm_core.huggingface.export import export_model, load_model
 from llm_core.huggingface.rounded import is_rounded
 from llm_core.json_files import read_json
-from tests.flows.conftest import RunCli
+from tests.flows.conftest import RunCli, require_refused
 from tests.support.engine.small_model import make_model
 
 
@@ -44,6 +44,4 @@ def test_mistakes_are_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run_cli("quantize", *words)
-    assert result["code"] == 2 and line in result["err"]
-    assert len(result["err"].strip().splitlines()) == 1
+    require_refused(run_cli, ["quantize", *words], line)

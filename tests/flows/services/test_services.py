@@ -89,15 +89,22 @@ def test_what_a_killed_service_left_behind_is_stopped(tmp_path: Path) -> None:
     assert [pid for pid in family if start_time(pid)] == []
 
 
+def start_until_ready(code: str, folder: Path) -> subprocess.Popen[bytes]:
+    """A detached process whose code makes a file `ready` where it runs."""
+    process = start_detached([sys.executable, "-c", code], os.environ, folder, folder / "log")
+    until = time.monotonic() + 30
+    while not (folder / "ready").exists():
+        assert time.monotonic() < until, (folder / "log").read_text("utf-8")
+        time.sleep(0.05)
+    return process
+
+
 def test_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     code = (
         "import signal, time, pathlib; signal.signal(15, signal.SIG_IGN);"
         " pathlib.Path('ready').touch(); time.sleep(60)"
     )
-    process = start_detached([sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log")
-    until = time.monotonic() + 30
-    while not (tmp_path / "ready").exists() and time.monotonic() < until:
-        time.sleep(0.05)
+    process = start_until_ready(code, tmp_path)
     stop([process.pid], 0.3)
     assert start_time(process.pid) is None
 
@@ -111,10 +118,7 @@ def test_processes_that_are_on_their_way_out_are_waited_for(
         " signal.signal(15, lambda *_: (time.sleep(0.5), sys.exit()));"
         " pathlib.Path('ready').touch(); time.sleep(60)"
     )
-    process = start_detached([sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log")
-    until = time.monotonic() + 30
-    while not (tmp_path / "ready").exists() and time.monotonic() < until:
-        time.sleep(0.05)
+    process = start_until_ready(code, tmp_path)
     stop([process.pid], 10.0)
     assert start_time(process.pid) is None
 

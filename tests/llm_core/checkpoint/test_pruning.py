@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
@@ -76,6 +80,28 @@ def test_a_checkpoint_that_somebody_holds_stays_until_it_is_let_go(tmp_path: Pat
             pass
 
 
+def test_old_checkpoints_leave_a_network_file_system_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = fcntl.flock
+
+    def as_on_nfs(stream: IO[bytes], how: int) -> None:
+        # NFS makes locks of byte ranges of them: an exclusive one needs a file open for writing.
+        wants = os.O_WRONLY if how & fcntl.LOCK_EX else os.O_RDONLY
+        if fcntl.fcntl(stream, fcntl.F_GETFL) & os.O_ACCMODE not in (wants, os.O_RDWR):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        plain(stream, how)
+
+    monkeypatch.setattr("fcntl.flock", as_on_nfs)
+    run = Run(dim=8)
+    with Checkpoints(tmp_path, ALONE, keep_last=1) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, *run.parts)
+            with hold(tmp_path, step):
+                pass
+    assert steps_in(tmp_path) == [3]
+
+
 def test_who_dies_holds_nothing(tmp_path: Path) -> None:
     run = Run(dim=8)
     program = (
@@ -131,5 +157,7 @@ def test_weights_of_any_step_are_read_whole_and_others_are_named(tmp_path: Path)
         open_weights(tmp_path, 2),
     ):
         pass
+    with pytest.raises(FileNotFoundError, match="a tokenizer"), open_weights(tmp_path, 3):
+        raise FileNotFoundError("a tokenizer")  # of whoever reads them, not of the checkpoint
     with pytest.raises(CheckpointError, match="has no checkpoint; there are: none"):
         open_weights(tmp_path / "elsewhere").__enter__()

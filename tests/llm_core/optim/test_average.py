@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,9 @@ from safetensors.torch import load_file
 from llm_core.config import ConfigError
 from llm_core.optim.method import AVERAGE
 from llm_core.training.metric_log import read_rows
-from llm_core.training.status import read_status
-from llm_core.training.train import run
 from tests.support.engine.optimized_runs import in_folder, make_config
 from tests.support.engine.small_optimizers import ONE, copies, make_optimizer, same, set_gradients
-from tests.support.engine.small_runs import TRAIN, result_bytes, signal_when
+from tests.support.engine.small_runs import TRAIN, result_bytes, stop_and_resume
 
 NAN = ONE * float("nan")
 
@@ -61,16 +58,11 @@ def test_before_the_first_update_there_is_no_average_to_take() -> None:
 
 @pytest.mark.parametrize("state_in", ["device", "host", "disk"])
 def test_a_stopped_run_resumes_its_average_to_the_bit_wherever_that_is(
-    state_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state_in: str, tmp_path: Path
 ) -> None:
     config = make_config(tmp_path, {"ema": 0.8, "validate_every": 3}, state_in=state_in)
     whole = in_folder(config, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        signal_when(5, signal.SIGTERM, patch)
-        stopped = in_folder(config, tmp_path / "stopped")
-    assert read_status(stopped / "status.json")["outcome"] == "preempted"
-    run(config, stopped)
-    assert result_bytes(stopped) == result_bytes(whole)
+    assert result_bytes(stop_and_resume(config, tmp_path / "stopped", 5)) == result_bytes(whole)
     here = dataclasses.replace(config, optim=dataclasses.replace(config.optim, state_in="device"))
     assert result_bytes(in_folder(here, tmp_path / "here")) == result_bytes(whole)
 

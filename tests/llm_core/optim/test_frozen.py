@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,9 @@ from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.training.run_config import RunConfig
-from llm_core.training.status import read_status
 from llm_core.training.train import run_in
 from tests.support.distributed.alone import as_process
-from tests.support.engine.small_runs import MODEL, result_bytes, run_config, signal_when
+from tests.support.engine.small_runs import MODEL, result_bytes, run_config, stop_and_resume
 
 UNTIED = dataclasses.replace(MODEL, tied_embeddings=False)
 RULES = (GroupRule(r"^embedding|\.ffn\.", lr_factor=0), GroupRule("norm", weight_decay=0.1))
@@ -76,7 +74,7 @@ def test_a_frozen_weight_has_no_gradient_and_no_state(state_in: str) -> None:
 
 
 def test_a_run_leaves_frozen_weights_as_they_were_and_resumes_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     config = frozen_run(tmp_path)
     run_in(tmp_path / "whole", config)
@@ -85,12 +83,8 @@ def test_a_run_leaves_frozen_weights_as_they_were_and_resumes_bit_for_bit(
     after = dict(load_model(tmp_path / "whole" / "model").named_parameters())
     for name, weight in before.named_parameters():
         assert torch.equal(weight, after[name]) != is_trained(name, config.optim)
-    with monkeypatch.context() as patch:
-        signal_when(6, signal.SIGTERM, patch)
-        run_in(tmp_path / "stopped", config)
-    assert read_status(tmp_path / "stopped" / "status.json")["outcome"] == "preempted"
-    run_in(tmp_path / "stopped", config)
-    assert result_bytes(tmp_path / "stopped") == result_bytes(tmp_path / "whole")
+    stopped = stop_and_resume(config, tmp_path / "stopped", 6)
+    assert result_bytes(stopped) == result_bytes(tmp_path / "whole")
 
 
 def numel(model: nn.Module) -> int:

@@ -11,11 +11,10 @@ import pytest
 from llm_core.optim.config import GuardConfig, LossScaleConfig
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.training.metric_log import read_rows
-from llm_core.training.status import read_status
 from llm_core.training.train import run
 from tests.support.engine.optimized_runs import events, in_folder, make_config
 from tests.support.engine.small_optimizers import KINDS
-from tests.support.engine.small_runs import OPTIM, result_bytes, signal_when
+from tests.support.engine.small_runs import OPTIM, result_bytes, signal_when, stop_and_resume
 
 RATES = {"adamw": 3e-3, "lion": 1e-3, "adafactor": 3e-2, "muon": 3e-3}
 
@@ -36,7 +35,7 @@ OTHERS = [
     [("muon", "fp32", "fp32"), ("adamw", "fp16", "bf16"), ("lion", "bf16", "bf16"), *OTHERS],
 )
 def test_it_learns_and_a_stopped_run_ends_with_the_bytes_of_one_that_was_not(
-    kind: str, dtype: str, state_dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, dtype: str, state_dtype: str, tmp_path: Path
 ) -> None:
     config = make_config(
         tmp_path,
@@ -48,12 +47,7 @@ def test_it_learns_and_a_stopped_run_ends_with_the_bytes_of_one_that_was_not(
     )
     whole = in_folder(config, tmp_path / "whole")
     assert losses(whole)[-1] < losses(whole)[0] - 0.1 and not events(whole)
-    with monkeypatch.context() as patch:
-        signal_when(5, 15, patch)
-        stopped = in_folder(config, tmp_path / "stopped")
-    assert read_status(stopped / "status.json")["outcome"] == "preempted"
-    run(config, stopped)
-    assert result_bytes(stopped) == result_bytes(whole)
+    assert result_bytes(stop_and_resume(config, tmp_path / "stopped", 5)) == result_bytes(whole)
 
 
 def test_a_poisoned_batch_is_skipped_and_said_so(
@@ -130,7 +124,7 @@ GOES_BACK = GuardConfig(rollback_skips=2, rollback_window_steps=6, rollback_ever
 
 
 def test_too_many_skips_send_the_run_back_past_the_batches_however_it_is_run(
-    tmp_path: Path, poison: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, poison: Callable[..., None]
 ) -> None:
     config = make_config(tmp_path, guard=GOES_BACK)
     poison(config, {4: float("nan"), 5: float("nan")})
@@ -145,11 +139,7 @@ def test_too_many_skips_send_the_run_back_past_the_batches_however_it_is_run(
     rare = in_folder(dataclasses.replace(config, train=train), tmp_path / "rare")
     assert result_bytes(rare) == result_bytes(whole)
     for step in (4, 5, 7):
-        with monkeypatch.context() as patch:
-            signal_when(step, 15, patch)
-            stopped = in_folder(config, tmp_path / f"stopped-{step}")
-        assert read_status(stopped / "status.json")["outcome"] == "preempted"
-        run(config, stopped)
+        stopped = stop_and_resume(config, tmp_path / f"stopped-{step}", step)
         assert result_bytes(stopped) == result_bytes(whole)
 
 

@@ -67,7 +67,7 @@ def test_on_a_gpu_communication_counts_where_nothing_is_computed_and_the_optimiz
     }
     assert by_kind(table, "busy_ms") == {kind: time / 2000 for kind, time in busy_us.items()}
     assert sum(row["share"] for row in table.rows) == pytest.approx(1)
-    assert "| communication | 0.250 | 23.8% | 0.350 | 1.0 |" in table.markdown()
+    assert "| communication | 0.250 | 23.8 % | 0.350 | 1.0 |" in table.markdown()
 
 
 def test_on_a_cpu_operators_count_with_what_they_did_not_leave_to_others() -> None:

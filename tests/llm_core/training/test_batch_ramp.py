@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +22,20 @@ from llm_core.training.metric_log import read_rows
 from llm_core.training.rollback import learnt_sequences
 from llm_core.training.run_config import check_run
 from llm_core.training.schedule import learning_rate
-from llm_core.training.status import read_status
 from llm_core.training.train import run
-from tests.support.engine.small_runs import MODEL, TRAIN, result_bytes, run_config, signal_when
+from tests.support.engine.small_runs import MODEL, TRAIN, result_bytes, run_config, stop_and_resume
 
 RAMP = {"3": 2, "7": 4}
 
 
 def test_a_run_stopped_in_the_ramp_ends_with_the_bytes_of_one_that_was_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     config = run_config(tmp_path, train={"num_steps": 10, "batch_ramp": RAMP, "log_every": 2})
-    for name in ("whole", "stopped"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "whole").mkdir()
     run(config, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        signal_when(4, signal.SIGTERM, patch)
-        run(config, tmp_path / "stopped")
-    assert read_status(tmp_path / "stopped" / "status.json")["outcome"] == "preempted"
-    run(config, tmp_path / "stopped")
-    assert result_bytes(tmp_path / "stopped") == result_bytes(tmp_path / "whole")
+    stopped = stop_and_resume(config, tmp_path / "stopped", 4)
+    assert result_bytes(stopped) == result_bytes(tmp_path / "whole")
     rows = [row for row in read_rows(tmp_path / "whole" / "metrics.jsonl") if "train_loss" in row]
     sequences = [2] * 3 + [4] * 4 + [8] * 3
     assert [row["tokens"] for row in rows] == [16 * n for n in itertools.accumulate(sequences)]

@@ -25,6 +25,7 @@ from tests.support.engine.small_runs import (
     result_bytes,
     run_config,
     signal_when,
+    stop_and_resume,
     trainer_arguments,
     write_config,
     write_token_shards,
@@ -279,24 +280,17 @@ def test_without_a_sound_checkpoint_nothing_begins_until_a_restart_is_asked_for(
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_packed_and_mixed_data_resume_to_the_same_bytes(
-    prefetch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_and_mixed_data_resume_to_the_same_bytes(prefetch: int, tmp_path: Path) -> None:
     mixture = {"0": {"walk": 1.0, "web": 0.0}, "5": {"walk": 2.0, "web": 1.0}}
     data = DataConfig(
         packing="best_fit", mixture=mixture, prefetch_batches=prefetch, verify_shards=True
     )
     config = run_config(tmp_path, train={"num_steps": 9, "checkpoint_every": 4, "data": data})
     write_token_shards(tmp_path / "shards", sources=("walk", "web"))
-    for name in ("whole", "stopped"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "whole").mkdir()
     run(config, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        signal_when(6, signal.SIGTERM, patch)
-        run(config, tmp_path / "stopped")
-    assert read_status(tmp_path / "stopped" / "status.json")["outcome"] == "preempted"
-    run(config, tmp_path / "stopped")
-    assert result_bytes(tmp_path / "stopped") == result_bytes(tmp_path / "whole")
+    stopped = stop_and_resume(config, tmp_path / "stopped", 6)
+    assert result_bytes(stopped) == result_bytes(tmp_path / "whole")
     steps = [row for row in read_rows(tmp_path / "whole" / "metrics.jsonl") if "train_loss" in row]
     assert [row["by_source"].keys() for row in steps[:5]] == [{"walk"}] * 5, (
         "until the mixture takes the other"

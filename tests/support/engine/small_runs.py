@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ from llm_core.parallel.config import ParallelConfig
 from llm_core.training.config import TrainConfig
 from llm_core.training.metric_log import MetricLog, is_of_run, read_rows
 from llm_core.training.run_config import RunConfig
+from llm_core.training.status import read_status
+from llm_core.training.train import run
 from tasks.runtime.code import ROOT
 
 VOCAB_SIZE = 51
@@ -174,3 +177,15 @@ def signal_when(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None
             os.kill(os.getpid(), number)
 
     monkeypatch.setattr(MetricLog, "write", write_and_signal)
+
+
+def stop_and_resume(config: RunConfig, workdir: Path, step: int) -> Path:
+    """Train, stop once `step` has been logged and saved, and resume to the end; the work
+    directory."""
+    workdir.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        signal_when(step, signal.SIGTERM, patch)
+        run(config, workdir)
+    assert read_status(workdir / "status.json")["outcome"] == "preempted"
+    run(config, workdir)
+    return workdir

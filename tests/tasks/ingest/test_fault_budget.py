@@ -15,6 +15,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_core.printing import percent
 from tasks.ingest.damagedfiles import FileExtent, estimate_lost
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.stage import ingest, require_budget
@@ -39,7 +40,7 @@ def test_more_faults_than_the_budget_are_refused_with_their_kinds_and_places(
         require_budget(artifact, config)
     said = str(caught.value)
     assert (
-        "6 of 100 records (6.0%)" in said
+        "6 of 100 records (6.0 %)" in said
         and "(broken JSON 5, wrong type 1)" in said
         and "source.max_bad_frac" in said
     )
@@ -94,7 +95,7 @@ def test_an_unreadable_file_counts_as_the_records_it_would_hold(tmp_path: Path, 
     )
     said = (
         rf"1 of 121 records and about {lost} more in 1 damaged file"
-        rf" \({(1 + lost) / (121 + lost):.1%}\)"
+        rf" \({percent((1 + lost) / (121 + lost), '.1')}\)"
     )
     with pytest.raises(StageFailure, match=said):
         require_budget(artifact, config)

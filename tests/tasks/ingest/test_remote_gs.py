@@ -5,12 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -24,6 +21,7 @@ from tasks.ingest.sourcefiles import list_files, list_unfetched
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.stage import ingest
 from tests.support.data.make_artifacts import empty_dir, read_documents
+from tests.support.data.refusing_server import refusing_server
 
 gcsfs = pytest.importorskip("gcsfs", "2025.9")
 Put = Callable[..., None]
@@ -198,30 +196,49 @@ def test_refusal_of_google_is_one_line_and_is_not_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    asked: list[str] = []
-
-    class Refusal(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(
-                json.dumps({"error": {"code": status, "message": said}}).encode()
-                if said
-                else b"<html>"
-            )
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusal)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_address[1]}")
-    with pytest.raises(ConfigError) as caught:
+    body = json.dumps({"error": {"code": status, "message": said}}).encode() if said else b"<html>"
+    with refusing_server(status, body) as (address, asked), pytest.raises(ConfigError) as caught:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
         list_files([f"gs://texts-{status}/a.jsonl"], None, tmp_path)
-    server.shutdown()
-    server.server_close()
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert len(asked) <= 4 and not [
         r for r in caplog.records if r.name == "gcsfs"
     ]  # the object, and what is below it
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "the credentials in GOOGLE_APPLICATION_CREDENTIALS are unsound"),
+        ("{", "the credentials in GOOGLE_APPLICATION_CREDENTIALS are unsound"),
+        ("{}", "the credentials in GOOGLE_APPLICATION_CREDENTIALS are unsound"),
+        ("refused key", "Google does not renew the credentials"),
+    ],
+)
+def test_credentials_of_google_that_do_not_work_are_one_line_at_once(
+    content: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    file, waits = tmp_path / "key.json", list[float]()
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    monkeypatch.setattr("tasks.ingest.retries.time.sleep", waits.append)
+    refusal = b'{"error": "invalid_grant", "error_description": "Invalid JWT Signature."}'
+    with refusing_server(400, refusal) as (address, asked), pytest.raises(ConfigError) as caught:
+        if content is not None:
+            file.write_text(
+                service_account(f"{address}/token") if content == "refused key" else content
+            )
+        list_files(["gs://texts/a.jsonl"], None, tmp_path / "cache")
+    assert f"gs://texts/a.jsonl cannot be read ({words})" in str(caught.value)
+    assert waits == [] and asked == (["/token"] if content == "refused key" else [])
+
+
+def service_account(token_uri: str) -> str:
+    """The file of a service account with a key of its own."""
+    rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
+    forms = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()
+    )
+    about = {"type": "service_account", "client_email": "me@x.example", "token_uri": token_uri}
+    return json.dumps(about | {"private_key": key.decode(), "private_key_id": "1"})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from llm_core.config import ConfigError
 from tasks.ingest import remotefiles, retries
 from tasks.ingest.sourcefiles import list_files
+from tests.support.data.refusing_server import refusing_server
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +74,15 @@ def test_bucket_that_cannot_be_read_is_one_line(
 @pytest.mark.parametrize(
     ("status", "code", "words", "passes"),
     [
-        (403, "AccessDenied", "access is denied", False),
+        (403, "AccessDenied", "access is denied (AccessDenied)", False),
+        (403, "InvalidAccessKeyId", "access is denied (InvalidAccessKeyId)", False),
+        (400, "ExpiredToken", "access is denied (ExpiredToken)", False),
+        (400, "InvalidToken", "HTTP status 400 (InvalidToken)", False),
         (404, "NoSuchBucket", "it is not there", False),
-        (400, "InvalidArgument", "HTTP status 400", False),
-        (400, "RequestTimeout", "HTTP status 400", True),
-        (500, "InternalError", "HTTP status 500", True),
+        (400, "InvalidArgument", "HTTP status 400 (InvalidArgument)", False),
+        (400, "Any&#10;\u001bthing", "HTTP status 400", False),
+        (400, "RequestTimeout", "HTTP status 400 (RequestTimeout)", True),
+        (500, "InternalError", "HTTP status 500 (InternalError)", True),
     ],
 )
 def test_only_refusals_that_may_pass_are_asked_for_again(
@@ -91,31 +94,53 @@ def test_only_refusals_that_may_pass_are_asked_for_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[str] = []
-
-    class Refusal(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode())
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusal)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_address[1]}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
     # fsspec would use the file system of the other endpoint again.
     monkeypatch.setattr(pytest.importorskip("s3fs").S3FileSystem, "_cache", {})
-    with pytest.raises(ConfigError) as caught:
+    body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+    with refusing_server(status, body) as (address, asked), pytest.raises(ConfigError) as caught:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         list_files(["s3://texts/x/"], None, tmp_path)
-    server.shutdown()
-    server.server_close()
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert f"({words})" in str(caught.value) and "\n" not in str(caught.value)
     assert len(asked) == (retries.ATTEMPTS if passes else 1), asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"AWS_PROFILE": "nowhere"}, "AWS_PROFILE names no profile"),
+        ({"AWS_SECRET_ACCESS_KEY": None}, "a part of the credentials is missing"),
+        ({"AWS_DEFAULT_REGION": "no region"}, "do not work: InvalidRegionError"),
+        (
+            {"AWS_PROFILE": "failing", "AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
+            "do not work: CredentialRetrievalError",
+        ),
+    ],
+)
+def test_credentials_that_do_not_work_are_one_line_at_once(
+    bucket: Any,
+    settings: dict[str, str | None],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("[profile failing]\ncredential_process = /bin/false\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in settings.items():
+        if value is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, value)
+    monkeypatch.setattr(pytest.importorskip("s3fs").S3FileSystem, "_cache", {})
+    waits: list[float] = []
+    monkeypatch.setattr("tasks.ingest.retries.time.sleep", waits.append)
+    with pytest.raises(ConfigError) as caught:
+        list_files(["s3://texts/x/"], None, tmp_path / "cache")
+    assert words in str(caught.value) and "hidden-key" not in str(caught.value)
+    assert "\n" not in str(caught.value) and waits == []
 
 
 def test_address_of_a_folder_without_its_slash_is_an_error_that_writes_it(

@@ -15,9 +15,10 @@ from tasks.ingest.sources import InputConfig, SourceConfig
 from tasks.ingest.stage import ingest, list_parts
 from tasks.runtime.inputs import InputDigests
 from tasks.runtime.keys import canonical_json, key_config
+from tasks.runtime.parts import PartRunner
 from tasks.runtime.plan import make_nodes
-from tasks.runtime.store import Node
-from tests.support.data.ingested import quarantine
+from tasks.runtime.store import Node, Store
+from tests.support.data.ingested import quarantine, texts
 from tests.support.data.make_artifacts import empty_dir, read_documents, write_jsonl
 
 
@@ -205,15 +206,39 @@ def test_input_config_maps_a_column_once() -> None:
         InputConfig(text_column="id")
 
 
+@pytest.mark.parametrize("name", ["a.sqlite", "a.jsonl", "a"])
 def test_a_database_with_changes_beside_it_is_refused_before_anything_is_kept(
-    tmp_path: Path,
+    name: str, tmp_path: Path
 ) -> None:
-    path, log = tmp_path / "a.sqlite", tmp_path / "a.sqlite-wal"
+    path, log = tmp_path / name, tmp_path / f"{name}-wal"
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("create table documents (text text)")
-    config = SourceConfig(paths=(str(tmp_path),))
+    config = SourceConfig(paths=(str(path),), format="auto")
     log.write_bytes(b"frames")
-    with pytest.raises(ConfigError, match=r"a\.sqlite is not its whole database: its -wal file"):
+    with pytest.raises(ConfigError, match=rf"{name} is not its whole database: its -wal file"):
         config.data_files()
     log.write_bytes(b"")
-    assert list(config.data_files()) == ["a.sqlite"]
+    assert list(config.data_files()) == [name]
+
+
+@pytest.mark.parametrize("name", ["a.sqlite", "a.jsonl"])
+def test_a_database_of_several_tables_is_read_again_once_the_settings_say_which(
+    name: str, tmp_path: Path
+) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / name)) as database:
+        for table in ("drafts", "posts"):
+            database.execute(f"create table {table} (text text)")
+            database.execute(f"insert into {table} values ('of {table}')")
+        database.commit()
+    write_jsonl(tmp_path / "b.jsonl", [{"text": "of a file"}])
+    store = Store(tmp_path / "store")
+
+    def read(number: int, **settings: str) -> list[str]:
+        config = SourceConfig(paths=(str(tmp_path / name), str(tmp_path / "b.jsonl")), **settings)
+        digests = InputDigests(tmp_path / "digests.json")
+        node = make_nodes("ingest", {"ingest": config}, digests, "")["ingest"]
+        runner = PartRunner(parts_dir=store.parts_dir(node))
+        return texts(ingest(empty_dir(tmp_path / str(number)), config, runner))
+
+    assert read(1) == ["of a file"]
+    assert read(2, query="select text from posts") == ["of posts", "of a file"]

@@ -126,7 +126,7 @@ def test_tick_labels_do_not_overlap() -> None:
 
 def test_heat_shades_by_share_of_the_row() -> None:
     svg = heat(["A", "B"], [1, 2], [[10, 5], [5, 5]], WIDE, noun="documents")
-    assert "A and B: 5 documents, 50% of A" in svg and "B and A: 5 documents, 100% of B" in svg
+    assert "A and B: 5 documents, 50 % of A" in svg and "B and A: 5 documents, 100 % of B" in svg
 
 
 def test_column_numbers_of_a_narrow_heat_map_do_not_overlap() -> None:
