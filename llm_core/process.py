@@ -41,6 +41,15 @@ def boot_id() -> str | None:
         return None
 
 
+def return_free_memory() -> None:
+    """Give pages that hold nothing any more back to the system; glibc only, else nothing.
+
+    It keeps them by itself where something small lies behind them, as after arrays of many parts.
+    """
+    if hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
+
+
 def describe_end(code: int) -> str:
     """How a process that said nothing ended, by its return code, negative for a signal."""
     if code >= 0:

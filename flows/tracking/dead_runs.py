@@ -5,11 +5,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
-from flows.tracking.mlflow_log import MlflowLog
+from flows.console import warn
+from flows.tracking.mlflow_log import MlflowLog, reason_of
 from flows.tracking.runs import TrackingConfig
-from flows.tracking.shipping import send_left_over
+from flows.tracking.shipping import RETRY_AFTER_S, send_left_over
+
+RETRIES = 20
+"""So many more times it is tried where MLflow is busy or being started; then the next run tells."""
 
 
 def end_dead_runs(state: Path, experiment: str, uri: str | None = None) -> int:
@@ -19,5 +24,17 @@ def end_dead_runs(state: Path, experiment: str, uri: str | None = None) -> int:
     return send_left_over(MlflowLog(config.resolve_uri(state), experiment, state))
 
 
+def main(state: Path, experiment: str, uri: str | None = None) -> None:
+    for retries_left in reversed(range(RETRIES + 1)):
+        try:
+            end_dead_runs(state, experiment, uri)
+            return
+        except Exception as error:
+            if not retries_left:
+                raise
+            warn(f"MLflow does not take how dead runs ended yet ({reason_of(error)})")
+            time.sleep(RETRY_AFTER_S)
+
+
 if __name__ == "__main__":
-    end_dead_runs(Path(sys.argv[1]), *sys.argv[2:4])
+    main(Path(sys.argv[1]), *sys.argv[2:4])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_core.config import ConfigError
+from llm_core.process import return_free_memory
 from tasks.runtime.artifact import Artifact, ArtifactMismatch, load_artifact
 from tasks.runtime.graph import STAGES
 from tasks.runtime.inputs import InputDigests
@@ -87,6 +88,7 @@ def _build(
     try:
         own_bytes = sum(path.stat().st_size for path in node.input_files.values())
         made = stage.run(parents, out_dir, config, parts)
+        return_free_memory()
         _require_unchanged(store, node)
     except FileNotFoundError as error:
         if str(error.filename) not in map(str, node.input_files.values()):

@@ -37,7 +37,7 @@ from typing import Any, Protocol
 
 from llm_core.durable import sync_file, sync_folder
 from llm_core.printing import get_logger
-from llm_core.process import terminate_with_parent
+from llm_core.process import return_free_memory, terminate_with_parent
 from tasks.runtime.artifact import DamagedRecord, digest_file, read_sealed, write_sealed
 from tasks.runtime.keys import digest
 from tasks.runtime.soundness import damage as find_damage
@@ -155,9 +155,12 @@ class PartRunner:
         work = [(process_part, part, directory, config) for directory, part in unique.items()]
         finished = len({directories[i] for i in results})
         self.progress(len(results), len(parts))
+        total = len(set(directories))
         for _ in self._work_off(work):
             finished += 1
-            self.progress(len(parts) * finished // len(set(directories)), len(parts))
+            self.progress(len(parts) * finished // total, len(parts))
+            if not finished % MAX_IN_FLIGHT:
+                return_free_memory()
         for i, directory in missing.items():
             # Made and synced just now: another walk over the bytes would tell nothing.
             result = _finished(parts[i], directory, check_digests=False)

@@ -78,12 +78,13 @@ class Deployed:
                     found.setdefault(what, []).append(int(folder.name))
         return found
 
-    def kill(self, flow_run_id: str, victims: Sequence[str]) -> None:
-        """kill -9, all of them at once."""
+    def kill(self, flow_run_id: str, victims: Sequence[str]) -> set[str]:
+        """kill -9, all of them at once; which of them were there."""
         processes = self.processes(flow_run_id)
         for pid in [pid for victim in victims for pid in processes.get(victim, [])]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        return processes.keys() & {*victims}
 
     def has_ended(self, flow_run_id: str) -> bool:
         return self.run(flow_run_id)["state_type"] in ENDED

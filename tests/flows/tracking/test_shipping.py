@@ -17,6 +17,7 @@ import pytest
 from flows.compose import compose
 from flows.services.local import answers
 from flows.services.processes import descendants, free_port, start_detached, stop
+from flows.tracking import dead_runs
 from flows.tracking.dead_runs import end_dead_runs
 from flows.tracking.mlflow_log import ENVIRONMENT
 from tasks.runtime.code import ROOT
@@ -202,3 +203,20 @@ def test_a_run_whose_server_is_killed_has_all_its_metrics_once_it_is_back(
         } == {"FINISHED"}
         history = tracked.client.get_metric_history(children["train"].info.run_id, "train_loss")
         assert [(m.step, m.value) for m in history] == [(1, 3.0), (2, 1.5), (3, 1.0)]
+
+
+def test_a_busy_server_is_asked_again_how_dead_runs_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = iter([OSError("database is locked"), OSError("connection refused"), None])
+    waits: list[float] = []
+
+    def ask(*_: object) -> int:
+        if error := next(answers):
+            raise error
+        return 1
+
+    monkeypatch.setattr(dead_runs, "end_dead_runs", ask)
+    monkeypatch.setattr(dead_runs.time, "sleep", waits.append)
+    dead_runs.main(tmp_path, "textmill")
+    assert waits == [dead_runs.RETRY_AFTER_S] * 2 and not list(answers)
