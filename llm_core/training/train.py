@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -32,7 +33,6 @@ from llm_core.device import device_name, memory_bytes, set_threads
 from llm_core.huggingface.export import read_weights
 from llm_core.huggingface.growth import read_grown_weights
 from llm_core.optim.build import build_optimizer
-from llm_core.optim.groups import is_trained
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
@@ -44,6 +44,7 @@ from llm_core.printing import escape_defects, note
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
 from llm_core.profiling.roofline import training_peak
+from llm_core.training.adapted import fill_factors, is_plain, publish_adapted, trains
 from llm_core.training.alarms import watch
 from llm_core.training.made_with import made_with
 from llm_core.training.metric_log import (
@@ -175,7 +176,10 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 ends = shards.eos_id, shards.turn_end_ids
                 with trainer.published():
                     weights = each_whole_weight(layout, ranks)
-                    publish_model(config.model, weights, workdir, *ends, folder)
+                    if config.adapter.kind != "none" and ranks.is_first:
+                        publish_adapted(config, weights, workdir, *ends, folder)
+                    else:
+                        publish_model(config.model, weights, workdir, *ends, folder)
 
             guard, recorder = config.optim.guard, None
             if train.profile_steps:
@@ -255,13 +259,13 @@ def resume(
     """Model and optimizer filled from the newest checkpoint, and the step they stand at."""
     train = config.train
     layout = build_layout(
-        config.model,
+        config.trained_model,
         config.parallel,
         train,
         ranks,
         config.memory,
         fill=False,
-        trains=lambda name: is_trained(name, config.optim),
+        trains=partial(trains, config),
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
@@ -286,11 +290,13 @@ def resume(
 def fill(layout: Layout, config: RunConfig) -> None:
     """Give the model the weights that the run begins with."""
     train = config.train
+    if config.adapter.kind != "none":
+        fill_factors(layout, config)
     if train.init_from is None:
-        initialize(layout, train.seed)
+        initialize(layout, train.seed, is_plain)
         return
     read = read_grown_weights if train.init_vocab == "grow" else read_weights
-    write_weights(layout, read(train.init_from, config.model))
+    write_weights(layout, read(train.init_from, config.model), is_plain)
 
 
 def padded_bytes_per_token(config: RunConfig) -> np.ndarray:
