@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from llm_core.durable import sync_file, sync_folder, write_durably
 from llm_core.huggingface.files import MAX_JSON_BYTES
 from llm_core.huggingface.names import NUMBERS, Made, joined_rows, names_of, split_rows
 from llm_core.json_files import UnreadableJson, read_json
-from llm_core.model.adapter import AdaptedModelConfig, AdapterConfig
+from llm_core.model.adapter import AdaptedModelConfig, AdapterConfig, adapted
+from llm_core.model.config import ModelConfig
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -106,6 +108,29 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         )
     scaling = "root_rank" if values.get("use_rslora") else "rank"
     return AdapterConfig("lora", rank, float(alpha), scaling)  # type: ignore[arg-type]
+
+
+def base_of(folder: Path) -> str:
+    """What the adapter of a PEFT folder says its frozen model is; empty where it says nothing."""
+    read_adapter_config(folder)
+    values = read_json(folder / CONFIG_FILE, MAX_JSON_BYTES)
+    return str(values.get("base_model_name_or_path") or "")
+
+
+def adapted_as_in(folder: Path, model: ModelConfig) -> AdaptedModelConfig:
+    """A model with the factors of a PEFT folder, whatever layers they are for. Raises ConfigError
+    for one without any."""
+    adapter = read_adapter_config(folder)
+    whole, tensors = adapted(model, adapter), _read_tensors(folder / WEIGHTS_FILE)
+    assert isinstance(whole, AdaptedModelConfig)
+    targets = {
+        layer.split(".")[-1]: None
+        for layer, theirs in _layers(whole).items()
+        if any(f"{PREFIX}{name}.lora_A.weight" in tensors for name in theirs)
+    }
+    if not targets:
+        raise ConfigError(f"{folder} has no factors for this model; give the adapter of it")
+    return replace(whole, adapter=replace(adapter, targets=tuple(targets)))
 
 
 def check_adapter(folder: Path, config: AdapterConfig) -> None:

@@ -129,7 +129,7 @@ def test_frozen_matrices_rest_in_16_bits_and_train_as_in_32(
         short = dataclasses.replace(
             config, train=train, adapter=dataclasses.replace(LORA, base_dtype=dtype)
         )
-        run(short, tmp_path / dtype)
+        run_in(tmp_path / dtype, short)
         rows = read_rows(tmp_path / dtype / "metrics.jsonl")
         losses[dtype] = [row["train_loss"] for row in rows if "train_loss" in row]
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=2e-3)
