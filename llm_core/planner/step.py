@@ -193,8 +193,9 @@ def _copies(work: Work, at: Coordinates, shards: int) -> int:
         # are compiled and computed twice it is cast anew.
         again = {"none": 0.0, "every": 1 / work.memory.every_k}.get(work.memory.recompute, 1.0)
         kept = 1 - again if work.train.compile else 1.0
-        products = int(kept * sum(w.numel for w in held if len(w.shape) > 1 and w.in_blocks))
-        if _has_head(work, at):
+        cast = [w for w in held if len(w.shape) > 1 and w.bytes_each != half]
+        products = int(kept * sum(w.numel for w in cast if w.in_blocks))
+        if _has_head(work, at) and any(not w.in_blocks for w in cast):
             products += model.vocab_size * model.dim // parallel.tp
         # Sums over micro batches lie beside DDP's buckets until the last one.
         accumulates = parallel.kind == "ddp" and parallel.pp == 1 and work.micro_batches > 1

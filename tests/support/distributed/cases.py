@@ -43,6 +43,8 @@ class Problem:
     """Pattern of the names of weights that are not trained; empty: all are."""
     adapter: Literal["none", "lora"] = "none"
     """lora: factors of rank 3 are trained beside frozen weights."""
+    base_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Of the frozen matrices beside them."""
     kernels: Literal["torch", "triton"] = "torch"
     """triton: by Triton's interpreter, in float32 or less; one process has torch's."""
 
@@ -69,7 +71,9 @@ class Problem:
 
     @property
     def adapter_config(self) -> AdapterConfig:
-        return AdapterConfig() if self.adapter == "none" else AdapterConfig("lora", 3, 24.0)
+        if self.adapter == "none":
+            return AdapterConfig()
+        return AdapterConfig("lora", 3, 24.0, base_dtype=self.base_dtype)
 
 
 @dataclass(frozen=True)
@@ -292,6 +296,17 @@ ADAPTED = [
 ]
 """Each axis and kind with factors beside frozen weights, families and optimizers by pairs."""
 MATRIX += ADAPTED
+HALF_BASE = Problem(adapter="lora", base_dtype="bf16", dtype="bf16", layers=4)
+ADAPTED_CROSS = [
+    (problem, one, into)
+    for one, into in (
+        (layout(4, "fsdp", tp=2), layout(4, "zero1", pp=2)),
+        (layout(4, "zero1", pp=2), layout(4, "hsdp", dp_shard=2)),
+        (layout(4, "ddp", pp=2, tp=2), LAYOUTS[0]),
+    )
+    for problem in (Problem(adapter="lora", layers=4), HALF_BASE)
+]
+"""What is trained, who saves, who loads; frozen weights are in no checkpoint."""
 SINGLES = [
     case
     for parallel in LAYOUTS
