@@ -69,11 +69,11 @@ def merge_folder(
     folder: Path, base: Path | None, out: Path, dtype: torch.dtype | None
 ) -> torch.dtype:
     """Write the model of a PEFT folder and its base, with the tokenizer of the latter; the dtype of
-    what was written. Raises ConfigError where the base is no folder here."""
+    what was written. Raises ConfigError where the base is not a folder here."""
     base = base or Path(base_of(folder))
     if not (base / "config.json").is_file():
         raise ConfigError(
-            f"the frozen model of {folder} ({base}) is not a model folder here; set"
+            f"the frozen model of {folder} ({base}) is not a model folder on this machine; set"
             " export.base=FOLDER"
         )
     plain = read_config(base)
