@@ -33,6 +33,8 @@ from llm_core.model.config import ModelConfig
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
+MOST_RANK = 1 << 16
+"""Far above every published adapter: what a damaged file says is allocated."""
 FIXED: dict[str, Any] = {
     "peft_type": "LORA",
     "bias": "none",
@@ -101,10 +103,10 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
                 " give another adapter, or merge it with PEFT"
             )
     rank, alpha = values.get("r"), values.get("lora_alpha")
-    if type(rank) is not int or type(alpha) not in (int, float):
+    if type(rank) is not int or rank > MOST_RANK or type(alpha) not in (int, float):
         raise ConfigError(
-            f"{file}: r ({rank}) must be a whole number and lora_alpha ({alpha}) a number;"
-            " fetch it again"
+            f"{file}: r ({str(rank)[:20]}) must be a whole number up to {MOST_RANK:,} and"
+            f" lora_alpha ({str(alpha)[:20]}) a number; fetch it again"
         )
     scaling = "root_rank" if values.get("use_rslora") else "rank"
     return AdapterConfig("lora", rank, float(alpha), scaling)  # type: ignore[arg-type]

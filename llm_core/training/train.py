@@ -38,6 +38,7 @@ from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.hosts.flight import FLIGHT_FOLDER
 from llm_core.parallel.layout import Layout
+from llm_core.parallel.places import local
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import each_whole_weight, initialize, write_weights
 from llm_core.printing import escape_defects, note
@@ -215,9 +216,17 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
         if outcome == "finished":
             publish(MODEL_FOLDER)
         if ranks.is_first:
-            status.end(outcome, held_bytes=optimizer.held_bytes())
+            status.end(outcome, held_bytes=held_bytes(layout, optimizer))
         ranks.barrier()
     return outcome
+
+
+def held_bytes(layout: Layout, optimizer: Optimizer) -> dict[str, int]:
+    """What this process holds, as the optimizer says it, with the frozen weights."""
+    frozen = [local(weight) for weight in layout.bare.parameters() if not weight.requires_grad]
+    here = sum(weight.nbytes for weight in frozen if weight.device.type == layout.device.type)
+    held = optimizer.held_bytes()
+    return held | {"weights": held["weights"] + here}
 
 
 def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | None:

@@ -194,6 +194,7 @@ def test_settings_that_are_not_computed_here_are_refused_by_name(tmp_path: Path)
         ("modules_to_save", ["lm_head"], "modules_to_save"),
         ("peft_type", "IA3", "peft_type"),
         ("r", "4", "r \\(4\\)"),
+        ("r", 10**12, "must be a whole number up to"),
         ("use_rslora", True, "adapter.scaling"),
         ("lora_alpha", 16, "adapter.alpha"),
     ):

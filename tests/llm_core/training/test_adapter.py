@@ -62,6 +62,7 @@ def test_checkpoints_hold_factors_and_their_state_alone(config: RunConfig, finis
     held = read_status(finished / "status.json")["held_bytes"]
     assert held["optimizer"] == 8 * model.num_factors()
     assert held["gradients"] == 4 * model.num_factors()
+    assert held["weights"] == 4 * (model.num_parameters() + model.num_factors())
 
 
 def test_the_published_model_is_the_base_with_the_factors_beside_it(
