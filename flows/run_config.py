@@ -17,6 +17,7 @@ from flows.tracking.runs import TrackingConfig
 from llm_core.config import ConfigError, nearest, to_plain
 from llm_core.fingerprint import num_processors
 from llm_core.memory.config import MemoryConfig
+from llm_core.model.adapter import AdapterConfig, adapted
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
@@ -79,6 +80,7 @@ class RunConfig:
     tokenizer: TokenizerConfig
     shards: ShardsConfig
     model: ModelConfig
+    adapter: AdapterConfig
     optim: OptimConfig
     train: TrainConfig
     parallel: ParallelConfig
@@ -178,6 +180,7 @@ class RunConfig:
             self.memory,
             self.cluster,
             self.hardware,
+            self.adapter,
         )
 
     def laid_out(self) -> RunConfig:
@@ -220,6 +223,7 @@ class RunConfig:
             model = replace(model, vocab_size=size)
         elif model.vocab_size == 0:
             model = replace(model, vocab_size=self.tokenizer.num_ids())
+        model = adapted(model, self.adapter)
         return Work(model, self.optim, self.train, self.parallel, self.memory)
 
     @property

@@ -75,6 +75,29 @@ def parts_of(config: ModelConfig, ours: str, weight: Tensor) -> dict[str, Tensor
     return {_llama_names(config)[ours]: weight}
 
 
+def names_of(config: ModelConfig, ours: str) -> list[str]:
+    """Hugging Face's tensors in one of our weights of a block."""
+    if config.family == "gpt2":
+        return [_gpt2_names(config)[ours]]
+    return _fused(config).get(ours) or [_llama_names(config)[ours]]
+
+
+def split_rows(config: ModelConfig, ours: str, rows: Tensor) -> tuple[Tensor, ...]:
+    """Rows for each output of our weight of this name, in the order of each of `names_of`."""
+    if config.family == "gpt2":
+        return (_straight(config, ours, rows),)
+    return _parts(config, ours, rows) if ours in _fused(config) else (rows,)
+
+
+def joined_rows(
+    config: ModelConfig, ours: str, parts: Sequence[Tensor], rows: slice = ALL
+) -> Tensor:
+    """The inverse of `split_rows`, or some rows of it."""
+    if config.family == "gpt2" and ".qkv." in ours:
+        return _join(config, ours, parts[0].chunk(3))[rows]
+    return (_join(config, ours, parts) if ours in _fused(config) else parts[0])[rows]
+
+
 def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Made:
     """The inverse of `to_hugging_face`, with both names of a tied embedding.
 

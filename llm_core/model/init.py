@@ -7,6 +7,9 @@ falls with the square root of the width, 0.018 at GPT-2's 768 (which took 0.02 a
 narrow models learn slower from that); projections back into the residual stream are smaller by
 sqrt(2 x layers), so that its variance does not grow with depth (Radford et al., 2019, section 2.3).
 Norm weights are ones, biases zeros.
+
+Of an adapter's factors A has the variance 1 / (3 x inputs), as in PEFT (there uniform), and B is
+zero, so that training starts from the model as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from llm_core.model.adapter import is_factor
 from llm_core.model.transformer import Transformer, global_name
 
 TILE = (256, 256)
@@ -30,18 +34,29 @@ Locate = Callable[[str, nn.Parameter], tuple[Sequence[int], Tensor, Box]]
 """(global name, parameter) → shape of the whole weight, the piece that is here, which box it is."""
 
 
-def init_weights(model: Transformer, seed: int, locate: Locate | None = None) -> None:
+def init_weights(
+    model: Transformer,
+    seed: int,
+    locate: Locate | None = None,
+    chosen: Callable[[str], bool] = lambda _name: True,
+) -> None:
     """Give every parameter its initial value, or the pieces of it that are here. Costs a tile of
-    extra memory."""
+    extra memory. chosen: whether one of this name gets it."""
     weight_std = 0.5 / math.sqrt(model.config.dim)
     residual_std = weight_std / math.sqrt(2 * model.config.num_layers)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if not chosen(name):
+                continue
             leads_back = name.endswith(("attention.out.weight", "ffn.down.weight"))
             std = residual_std if leads_back else weight_std
             found = global_name(model.config, name)
             shape, piece, box = (locate or _whole)(found, parameter)
-            if len(shape) == 1:
+            if is_factor(name):
+                std = 1 / math.sqrt(3 * shape[1])
+            if name.endswith("lora.b"):
+                piece.zero_()
+            elif len(shape) == 1:
                 piece.fill_(0.0 if found.endswith("bias") else 1.0)
             else:
                 _fill(piece, box, found, shape, std, seed)

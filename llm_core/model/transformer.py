@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from llm_core.config import ConfigError
+from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.attend import Mask
 from llm_core.model.attention import Attention, KeyValueCache
 from llm_core.model.config import ModelConfig
+from llm_core.model.lora import add_factors
 from llm_core.model.loss import HeadLoss, whole_head_loss
 from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
 from llm_core.model.norm import AddNorm, add_then_norm, make_norm
@@ -170,6 +172,8 @@ class Transformer(nn.Module):
         self.head = nn.Linear(config.dim, config.vocab_size, bias=False)
         if config.tied_embeddings:
             self.head.weight = self.embedding.weight
+        if isinstance(config, AdaptedModelConfig):
+            add_factors(self.own_blocks, config)
 
     @property
     def own_blocks(self) -> list[Block]:

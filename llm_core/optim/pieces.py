@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from llm_core.config import ConfigError
+from llm_core.model.adapter import AdaptedModelConfig, is_factor
 from llm_core.model.transformer import global_name
 from llm_core.optim.config import OptimConfig
 from llm_core.optim.groups import Treatment, is_trained, treatments
@@ -56,6 +57,8 @@ def make_pieces(layout: Layout, config: OptimConfig) -> list[Piece]:
     shapes = whole_shapes(layout.bare.config)
     # A tied weight once, by its first name.
     names = {name: shapes[name] for name in shapes if name == global_name(layout.bare.config, name)}
+    if isinstance(layout.bare.config, AdaptedModelConfig):  # the rest is frozen
+        names = {name: shape for name, shape in names.items() if is_factor(name)}
     treated = treatments(names, config)
     if not any(is_trained(name, config) for name in names):
         raise ConfigError(

@@ -6,6 +6,7 @@
 | attention.out, ffn.down | columns (inputs) |
 | embedding | rows (ids) |
 | norms, positions, biases of sums | nothing |
+| factors of adapters (`lora`) | B as the rows of its layer, A as the columns |
 
 Standard library only, so that the planner reads the rules that the layers follow.
 """
@@ -14,8 +15,10 @@ from __future__ import annotations
 
 import re
 
-ROWS = re.compile(r"attention\.qkv\.|ffn\.(gate_up|up)\.|^head\.|^embedding\.")
-COLUMNS = re.compile(r"(attention\.out|ffn\.down)\.weight$")
+ROWS = re.compile(
+    r"(attention\.qkv|ffn\.gate_up|ffn\.up)\.(weight|bias|lora\.b)$|^head\.|^embedding\."
+)
+COLUMNS = re.compile(r"(attention\.out|ffn\.down)\.(weight|lora\.a)$")
 
 
 def cut_dim(name: str) -> int | None:

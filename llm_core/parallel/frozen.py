@@ -7,9 +7,14 @@ optimizers keep no state for it, and checkpoints leave it out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
 
 from llm_core.config import ConfigError
+from llm_core.model.adapter import AdaptedModelConfig, is_factor
+from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer, global_name
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.places import whole_shapes
@@ -31,6 +36,28 @@ def freeze(model: Transformer, plan: StagePlan | None, trains: Callable[[str], b
         )
     for name, weight in model.named_parameters():
         weight.requires_grad_(trains(global_name(model.config, name)))
+    _shorten(model)
+
+
+def short_dtype(config: ModelConfig, name: str, shape: Sequence[int]) -> torch.dtype | None:
+    """In which frozen matrices beside an adapter rest; None: in that of the rest of the model."""
+    if not isinstance(config, AdaptedModelConfig) or config.adapter.base_dtype == "fp32":
+        return None
+    # Norms and biases are a thousandth of a model, and lose more.
+    return torch.bfloat16 if len(shape) > 1 and not is_factor(name) else None
+
+
+def _shorten(model: Transformer) -> None:
+    """Let frozen matrices rest in the numbers that the adapter says; on the meta device."""
+    short: dict[nn.Parameter, nn.Parameter] = {}
+    for name, weight in list(model.named_parameters(remove_duplicate=False)):
+        if (dtype := short_dtype(model.config, name, weight.shape)) is None:
+            continue
+        # By parameter and not by name, so that tied weights stay one.
+        if weight not in short:
+            short[weight] = nn.Parameter(weight.to(dtype), requires_grad=False)
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, short[weight])
 
 
 def _is_first(name: str, plan: StagePlan) -> bool:

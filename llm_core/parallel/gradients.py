@@ -58,5 +58,7 @@ def gradient_norm(layout: Layout) -> Tensor:
     total = by_tensor.sum()
     if pipeline is not None:
         dist.all_reduce(total, group=pipeline.group)
-    # Not that of the gradients, which may have 16 bits.
-    return total.sqrt().to(next(model.parameters()).dtype)
+    # That of trained weights: gradients may have 16 bits, and so may what is frozen.
+    weights = list(model.parameters())
+    kept = next((weight for weight in weights if weight.requires_grad), weights[0])
+    return total.sqrt().to(kept.dtype)

@@ -31,7 +31,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from llm_core.model.adapter import is_factor
 from llm_core.model.attention import Attention
+from llm_core.model.lora import AdaptedLinear
 from llm_core.model.loss import CrossEntropy
 from llm_core.model.precision import product_dtype
 from llm_core.model.transformer import Transformer
@@ -74,8 +76,11 @@ class TensorShards:
         return whole.narrow(dim, part.start, len(part))
 
     def is_partial(self, name: str) -> bool:
-        """Whether each process has of a whole weight its own tokens' or heads' gradient only."""
-        return cut_dim(name) is None and (self.sequence or PER_HEAD.search(name) is not None)
+        """Whether each process has of a whole weight its own tokens' or heads' gradient only; of a
+        factor, that of its part of the layer."""
+        if cut_dim(name) is not None:
+            return False
+        return self.sequence or is_factor(name) or PER_HEAD.search(name) is not None
 
     def loss(self, vocab_size: int, z_loss: float = 0.0) -> CrossEntropy:
         """The loss from logits of this process's part of the vocabulary."""
@@ -133,6 +138,11 @@ class CutLinear(nn.Module):
     def __init__(self, layer: nn.Linear, shards: TensorShards) -> None:
         super().__init__()
         self.weight, self.bias, self.shards = layer.weight, layer.bias, shards
+        self.lora = layer.lora if isinstance(layer, AdaptedLinear) else None
+
+    def plus_factors(self, out: Tensor, x: Tensor) -> Tensor:
+        """With what an adapter adds here, where there is one."""
+        return out if self.lora is None else out + self.lora(x)
 
 
 def plus_bias(out_BTD: Tensor, bias: Tensor | None) -> Tensor:
@@ -146,7 +156,8 @@ class CutOutputs(CutLinear):
         shards, weight = self.shards, self.own(self.weight)
         bias = None if self.bias is None else self.own(self.bias)
         if shards.overlap is None:
-            return F.linear(shards.enter(x_BTD), weight, bias)
+            x_BTD = shards.enter(x_BTD)
+            return self.plus_factors(F.linear(x_BTD, weight, bias), x_BTD)
         return plus_bias(shards.overlap.enter(x_BTD, weight), bias)
 
     def own(self, held: Tensor) -> Tensor:
@@ -176,7 +187,8 @@ class CutInputs(CutLinear):
     def forward(self, x_BTD: Tensor) -> Tensor:
         shards = self.shards
         if shards.overlap is None:
-            return plus_bias(shards.leave(F.linear(x_BTD, self.weight)), self.bias)
+            addends_BTD = self.plus_factors(F.linear(x_BTD, self.weight), x_BTD)
+            return plus_bias(shards.leave(addends_BTD), self.bias)
         return plus_bias(shards.overlap.leave(x_BTD, self.weight), self.bias)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from llm_core.model.init import Box, init_weights
 from llm_core.model.transformer import as_it_is, global_name
 from llm_core.parallel.cuts import cut_dim, part_of
+from llm_core.parallel.frozen import short_dtype
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local, placed_weights, whole_shapes
 from llm_core.parallel.ranks import Ranks
@@ -20,14 +22,19 @@ from llm_core.parallel.ranks import Ranks
 ALL = slice(None)
 
 
-def initialize(layout: Layout, seed: int) -> None:
-    """Give this process's weights their pieces of initial values, which no layout changes."""
+def initialize(
+    layout: Layout, seed: int, chosen: Callable[[str], bool] = lambda _name: True
+) -> None:
+    """Give this process's weights their pieces of initial values, which no layout changes.
+
+    chosen: whether one of this name gets them.
+    """
     shapes = whole_shapes(layout.bare.config)
 
     def locate(name: str, weight: nn.Parameter) -> tuple[torch.Size, Tensor, Box]:
         return shapes[name], local(weight), box_of(layout, name, weight, shapes[name])
 
-    init_weights(layout.bare, seed, locate)
+    init_weights(layout.bare, seed, locate, chosen)
 
 
 def box_of(layout: Layout, name: str, weight: nn.Parameter, shape: torch.Size) -> Box:
@@ -52,11 +59,18 @@ class Weights(Protocol):
         """Some rows of a weight."""
 
 
-def write_weights(layout: Layout, weights: Weights) -> None:
-    """Fill the model. Each process asks for the rows that it holds; nothing is sent."""
+def write_weights(
+    layout: Layout, weights: Weights, chosen: Callable[[str], bool] = lambda _name: True
+) -> None:
+    """Fill the model. Each process asks for the rows that it holds; nothing is sent.
+
+    chosen: whether the weight of this name is written.
+    """
     shapes = whole_shapes(layout.bare.config)
     with torch.no_grad():
         for name, weight in layout.bare.named_parameters():
+            if not chosen(name):
+                continue
             found = global_name(layout.bare.config, name)
             box = box_of(layout, found, weight, shapes[found])
             rows, *columns = (slice(run.start, run.stop) for run in box)
@@ -86,6 +100,7 @@ def each_whole_weight(
     config, pipeline = layout.bare.config, layout.pipeline
     own = {name: (weight, place) for name, weight, place in reversed(list(placed_weights(layout)))}
     rank = 0 if pipeline is None else dist.get_rank(pipeline.group)
+    wide = functools.reduce(torch.promote_types, (weight.dtype for weight, _ in own.values()))
     for name, shape in whole_shapes(config).items():
         if global_name(config, name) != name:
             continue
@@ -98,7 +113,9 @@ def each_whole_weight(
             weight, place = own[name]
             whole = place.whole(local(of(weight).detach())).contiguous()
         else:
-            whole = torch.empty(shape, dtype=next(iter(own.values()))[0].dtype, device=ranks.device)
+            # A frozen matrix may rest in other numbers than what is trained.
+            dtype = short_dtype(config, name, shape) or wide
+            whole = torch.empty(shape, dtype=dtype, device=ranks.device)
         if pipeline is not None and owner != 0:
             dist.broadcast(whole, group=pipeline.group, group_src=owner)
         yield name, whole.cpu() if ranks.is_first else whole.new_empty(0)

@@ -12,6 +12,7 @@ import math
 from dataclasses import astuple, dataclass, field
 
 from llm_core.memory.config import MemoryConfig
+from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
@@ -192,8 +193,9 @@ def _copies(work: Work, at: Coordinates, shards: int) -> int:
         # are compiled and computed twice it is cast anew.
         again = {"none": 0.0, "every": 1 / work.memory.every_k}.get(work.memory.recompute, 1.0)
         kept = 1 - again if work.train.compile else 1.0
-        products = int(kept * sum(w.numel for w in held if len(w.shape) > 1 and w.in_blocks))
-        if _has_head(work, at):
+        cast = [w for w in held if len(w.shape) > 1 and w.bytes_each != half]
+        products = int(kept * sum(w.numel for w in cast if w.in_blocks))
+        if _has_head(work, at) and any(not w.in_blocks for w in cast):
             products += model.vocab_size * model.dim // parallel.tp
         # Sums over micro batches lie beside DDP's buckets until the last one.
         accumulates = parallel.kind == "ddp" and parallel.pp == 1 and work.micro_batches > 1
@@ -221,8 +223,10 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     head_weights = vocabulary * model.dim
     rate = hardware.peak(train.dtype) * hardware.matmul_share
     block_rate = hardware.peak(train.dtype, train.float8) * hardware.matmul_share
-    head_s = 6 * head_weights * tokens / rate
-    blocks_s = 6 * block_weights * tokens / block_rate
+    # Frozen matrices have no gradient; factors beside them are a hundredth of their products.
+    passed = 4 if isinstance(model, AdaptedModelConfig) else 6
+    head_s = passed * head_weights * tokens / rate
+    blocks_s = passed * block_weights * tokens / block_rate
     # Half of all pairs of a row, forward and twice backward; kernels of attention reach less.
     attended = model.attended_tokens(train.seq_len)
     pairs = model.num_layers * model.attention_dim * attended * share
@@ -256,10 +260,11 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     traffic = tuple(step_traffic(model, train, parallel, hardware, one))
     exposed_s = sum(each.exposed_s for each in traffic)
     states = state_bytes(model, work.optim, parallel, averaged=train.ema > 0)
-    moved = states.weights / 4 * UPDATE_BYTES + 2 * states.optimizer
+    num_trained = states.gradients / (train.gradient_bits // 8)
+    moved = num_trained * UPDATE_BYTES + 2 * states.optimizer
     if not parallel.shards_weights and num_replicas(parallel) > 1:
         # DDP leaves sums in its buckets, a pipeline takes them back.
-        moved += (2 if parallel.pp > 1 else 1) * COPIED_BYTES * states.weights / 4
+        moved += (2 if parallel.pp > 1 else 1) * COPIED_BYTES * num_trained
     optimizer_s = moved / memory_rate
     busy_s = m * (one.forward_s + one.backward_s)
     bubble_frac = bubble_share(parallel, m)

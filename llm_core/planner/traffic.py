@@ -181,7 +181,9 @@ def _of_weights(
     replicas = num_replicas(parallel)
     if replicas == 1:
         return []
-    held = sum(each.numel for each in held_weights(model, parallel))
+    weights = held_weights(model, parallel)
+    held = sum(each.numel for each in weights)
+    trained = sum(each.numel for each in weights if not each.is_frozen)
     layers = -(-model.num_layers // parallel.pp)
     block = sum(map(math.prod, block_shapes(model).values())) / parallel.tp
     size = shard_ranks(parallel) if parallel.shards_weights else replicas
@@ -190,11 +192,11 @@ def _of_weights(
     half = 2 if train.dtype != "fp32" else 4
     gradient = train.gradient_bits // 8
     if not parallel.shards_weights:
-        sent = 2 * part * 4 * held
-        elapsed_s = link.time_s("all_reduce", sent, math.ceil(held / DDP_BUCKET))
+        sent = 2 * part * 4 * trained
+        elapsed_s = link.time_s("all_reduce", sent, math.ceil(trained / DDP_BUCKET))
         # The embedding's gradient is ready when backward ends, and not before it its bucket.
         embedding = model.vocab_size * model.dim / parallel.tp
-        last_s = elapsed_s * min(1.0, max(DDP_BUCKET, embedding) / held)
+        last_s = elapsed_s * min(1.0, max(DDP_BUCKET, embedding) / trained)
         hidden_s = hardware.overlap * compute.backward_s if parallel.pp == 1 else 0.0
         exposed_s = max(last_s, elapsed_s - hidden_s)
         return [Traffic(parallel.kind, sent, elapsed_s, exposed_s, link.across_nodes)]
@@ -202,8 +204,8 @@ def _of_weights(
     gathers, again = (1, 0) if parallel.gathers_once else (m, 1)
     reductions = 1 if parallel.kind == "zero1" or parallel.pp > 1 else m
     gather_s = link.time_s("all_gather", part * half * held, layers + 1)
-    reduce_s = link.time_s("reduce_scatter", part * gradient * held, layers + 1)
-    sent = part * held * ((1 + again) * gathers * half + reductions * gradient)
+    reduce_s = link.time_s("reduce_scatter", part * gradient * trained, layers + 1)
+    sent = part * ((1 + again) * gathers * half * held + reductions * gradient * trained)
     share = block / held
     forward_s = max(gather_s * share, gather_s - hardware.overlap * compute.forward_s * (1 - share))
     busy_s = again * gather_s + reduce_s
@@ -220,7 +222,7 @@ def _of_weights(
     ]
     if parallel.kind == "hsdp" and (groups := replicas // size) > 1:
         outer = _Link(hardware, groups, replicas * parallel.tp)
-        sent = 2 * (groups - 1) / groups * gradient * held / size
+        sent = 2 * (groups - 1) / groups * gradient * trained / size
         elapsed_s = outer.time_s("all_reduce", sent, layers)
         rows.append(Traffic("hsdp groups", sent, elapsed_s, elapsed_s, outer.across_nodes))
     return rows

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from llm_core.model.adapter import AdaptedModelConfig, is_factor
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.optim.groups import is_trained
@@ -24,7 +25,8 @@ Shape = tuple[int, ...]
 
 _OUTSIDE = re.compile(r"(embedding|positions|norm|head)\.")
 MASTER_BYTES = 4
-"""Weights are float32 in every format, and gradient sums unless `train.gradient_bits` says else."""
+"""Weights are float32 in every format, unless an adapter lets frozen ones rest in 16 bits, and
+gradient sums unless `train.gradient_bits` says else."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Held:
     count: int = 1
     is_frozen: bool = False
     """Without gradient and optimizer state."""
+    bytes_each: int = MASTER_BYTES
+    """Of one number of it."""
 
     @property
     def numel(self) -> int:
@@ -90,7 +94,12 @@ def block_shapes(model: ModelConfig) -> dict[str, Shape]:
         shapes |= {f"attention.{each}_norm.weight": (model.head_dim,) for each in "qk"}
     shapes |= _norm("ffn_norm", model)
     shapes |= _linear(f"ffn.{into}", width, model.dim, model.ffn_bias)
-    return shapes | _linear("ffn.down", model.dim, model.ffn_dim, model.ffn_bias)
+    shapes |= _linear("ffn.down", model.dim, model.ffn_dim, model.ffn_bias)
+    if isinstance(model, AdaptedModelConfig):
+        for name, layer in model.factored.items():
+            factors = layer.shapes(model.adapter.rank)
+            shapes |= {f"{name}.lora.{each}": shape for each, shape in factors.items()}
+    return shapes
 
 
 def _norm(name: str, model: ModelConfig) -> dict[str, Shape]:
@@ -111,8 +120,18 @@ def held_weights(
     """What this process computes with: its layers, and its part of each of their weights.
 
     The last stage of a pipeline has a tied head of its own. trains: whether the weight of a name is
-    trained; None: all are.
+    trained; None: all are, or all factors of an adapter.
     """
+    adapted = isinstance(model, AdaptedModelConfig)
+
+    def is_frozen(name: str) -> bool:
+        return (adapted and not is_factor(name)) or (trains is not None and not trains(name))
+
+    def rests_in(name: str, shape: Shape) -> int:
+        if not isinstance(model, AdaptedModelConfig) or len(shape) == 1 or is_factor(name):
+            return MASTER_BYTES
+        return 2 if model.adapter.base_dtype == "bf16" else MASTER_BYTES
+
     outside = weights_outside(model)
     if parallel.pp > 1 and model.tied_embeddings:
         outside["head.weight"] = outside["embedding.weight"]
@@ -123,14 +142,14 @@ def held_weights(
     found = []
     for name, shape in outside.items():
         source = "embedding.weight" if model.tied_embeddings and name == "head.weight" else name
-        frozen = trains is not None and not trains(source)
-        found.append(Held(name, _tensor_part(name, shape, at.tensor, parallel.tp), 1, frozen))
+        part = _tensor_part(name, shape, at.tensor, parallel.tp)
+        found.append(Held(name, part, 1, is_frozen(source), rests_in(name, shape)))
     for name, shape in block_shapes(model).items():
         part = _tensor_part(name, shape, at.tensor, parallel.tp)
-        num_trained = sum(trains is None or trains(f"blocks.{n}.{name}") for n in layers)
-        for count, is_frozen in ((num_trained, False), (len(layers) - num_trained, True)):
+        num_frozen = sum(is_frozen(f"blocks.{n}.{name}") for n in layers)
+        for count, frozen in ((len(layers) - num_frozen, False), (num_frozen, True)):
             if count:
-                found.append(Held(name, part, count, is_frozen))
+                found.append(Held(name, part, count, frozen, rests_in(name, shape)))
     return found
 
 
@@ -170,11 +189,11 @@ def state_bytes(
         for each in held
     ]
     kept = mine if parallel.shards_weights else held
-    num_kept = sum(each.numel for each in kept)
+    weights = sum(each.numel * each.bytes_each for each in kept)
     num_trained = sum(each.numel for each in kept if not each.is_frozen)
     optimizer = sum(e.count * _optimizer_bytes(e, optim) for e in mine if not e.is_frozen)
     optimizer += averaged * MASTER_BYTES * sum(e.numel for e in mine if not e.is_frozen)
-    return StateBytes(MASTER_BYTES * num_kept, gradient_bits // 8 * num_trained, optimizer)
+    return StateBytes(weights, gradient_bits // 8 * num_trained, optimizer)
 
 
 def _optimizer_bytes(mine: Held, optim: OptimConfig) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
+from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimizerKind
 from llm_core.parallel.config import ParallelConfig
@@ -43,6 +44,8 @@ def check_settings(
     check_quack(model, train, parallel, memory)
     check_memory(memory, model, parallel, optimizer)
     check_float8(model, train, parallel, memory)
+    if isinstance(model, AdaptedModelConfig):
+        check_adapter(model, train, parallel, memory, optimizer)
 
 
 def check_gradients(train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
@@ -201,3 +204,38 @@ def check_float8(
                 f"train.float8 (true) needs multiples of 16, {name} is {width}; change it or set"
                 " train.float8=false"
             )
+
+
+def check_adapter(
+    model: AdaptedModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    memory: MemoryConfig,
+    optimizer: OptimizerKind,
+) -> None:
+    """Raises ConfigError where something takes the place of layers, and would pass over factors."""
+    values = (
+        ("optim.kind", optimizer, optimizer if optimizer != "muon" else "adamw"),
+        ("parallel.tp_overlap", parallel.tp_overlap, "none"),
+        ("memory.ffn_tiles", memory.ffn_tiles, 1),
+        ("train.float8", train.float8, False),
+        ("train.kernels", train.kernels, train.kernels if train.kernels != "quack" else "triton"),
+        ("train.init_vocab", train.init_vocab, "keep"),
+    )
+    for name, value, stands in values:
+        if value != stands:
+            raise ConfigError(
+                f"{name} ({str(value).lower()}) does not go with an adapter; set"
+                f" {name}={str(stands).lower()}, or adapter=none"
+            )
+    if model.adapter.base_dtype == "bf16" and train.dtype != "bf16":
+        raise ConfigError(
+            f"adapter.base_dtype (bf16) is for products in bf16, train.dtype is {train.dtype}; set"
+            " train.dtype=bf16, or adapter.base_dtype=fp32"
+        )
+    if "attention.qkv" in model.factored and parallel.tp > model.num_kv_heads:
+        raise ConfigError(
+            f"parallel.tp ({parallel.tp}) must not exceed model.num_kv_heads"
+            f" ({model.num_kv_heads}) with an adapter on qkv, whose factors are cut by key/value"
+            f" heads; try parallel.tp={model.num_kv_heads}, or leave qkv out of adapter.targets"
+        )

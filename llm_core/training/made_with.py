@@ -18,6 +18,7 @@ from llm_core.config import key_config
 from llm_core.data.ramp import BatchSizes
 from llm_core.data.shards import TokenShards
 from llm_core.optim.config import OptimConfig
+from llm_core.training.adapted import base_digest
 from llm_core.training.run_config import RunConfig
 from llm_core.training.schedule import ONE_SIZE, learning_rate
 
@@ -67,6 +68,11 @@ def made_with(config: RunConfig, *splits: TokenShards) -> MadeWith:
     settings: dict[str, Any] = {}
     for group in ("model", "optim", "train"):
         settings |= _dotted(group, key_config(getattr(config, group)))
+    if config.adapter.kind != "none":
+        settings |= _dotted("adapter", key_config(config.adapter))
+        if (base := config.train.init_from) is not None:
+            # Whose weights are frozen, and so in no checkpoint.
+            settings["adapter.base"] = base_digest(base)
     digests = {f"shards.{shards.split}": _digest(shards) for shards in splits}
     return MadeWith(settings | digests, config.optim, config.train.batch_sizes)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from llm_core.config import ConfigError, build
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
+from llm_core.model.adapter import AdapterConfig, adapted
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
@@ -38,11 +39,13 @@ class RunConfig:
     bytes_per_token: Path
     """int32 array: UTF-8 bytes that each token id stands for."""
     memory: MemoryConfig = field(default_factory=MemoryConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     predicted: PredictedMemory | None = None
     """What the run is held against the memory of its device by. None: it is not."""
 
     def __post_init__(self) -> None:
-        check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
+        model = self.trained_model
+        check_run(model, self.train, self.parallel, self.memory, self.optim.kind)
         if self.parallel.kind == "auto":
             raise ConfigError(
                 "parallel.kind (auto) must be resolved before a trainer starts; name a layout"
@@ -52,6 +55,11 @@ class RunConfig:
                 "model.vocab_size (0) must be resolved before a trainer starts; give the size of"
                 " the tokenizer"
             )
+
+    @property
+    def trained_model(self) -> ModelConfig:
+        """The model with the factors of its adapter, where it has one."""
+        return adapted(self.model, self.adapter)
 
 
 def read_run_config(file: Path) -> RunConfig:

@@ -125,7 +125,7 @@ class StepClock:
         return found
 
     def _mfu(self, tokens_per_s: float, attended_tokens: float, causal: bool) -> float:
-        flops = self.config.model.training_flops_per_token(attended_tokens, causal)
+        flops = self.config.trained_model.training_flops_per_token(attended_tokens, causal)
         return tokens_per_s * flops / (self.peak_flops * self.ranks.world)
 
     def _of_all_ranks(self) -> tuple[list[float], list[float], list[float], list[float]]:

@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -32,18 +33,19 @@ from llm_core.device import device_name, memory_bytes, set_threads
 from llm_core.huggingface.export import read_weights
 from llm_core.huggingface.growth import read_grown_weights
 from llm_core.optim.build import build_optimizer
-from llm_core.optim.groups import is_trained
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.hosts.flight import FLIGHT_FOLDER
 from llm_core.parallel.layout import Layout
+from llm_core.parallel.places import local
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import each_whole_weight, initialize, write_weights
 from llm_core.printing import escape_defects, note
 from llm_core.process import terminate_with_parent
 from llm_core.profiling.recorder import Recorder
 from llm_core.profiling.roofline import training_peak
+from llm_core.training.adapted import fill_factors, is_plain, publish_adapted, trains
 from llm_core.training.alarms import watch
 from llm_core.training.made_with import made_with
 from llm_core.training.metric_log import (
@@ -175,7 +177,10 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 ends = shards.eos_id, shards.turn_end_ids
                 with trainer.published():
                     weights = each_whole_weight(layout, ranks)
-                    publish_model(config.model, weights, workdir, *ends, folder)
+                    if config.adapter.kind != "none" and ranks.is_first:
+                        publish_adapted(config, weights, workdir, *ends, folder)
+                    else:
+                        publish_model(config.model, weights, workdir, *ends, folder)
 
             guard, recorder = config.optim.guard, None
             if train.profile_steps:
@@ -211,9 +216,17 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
         if outcome == "finished":
             publish(MODEL_FOLDER)
         if ranks.is_first:
-            status.end(outcome, held_bytes=optimizer.held_bytes())
+            status.end(outcome, held_bytes=held_bytes(layout, optimizer))
         ranks.barrier()
     return outcome
+
+
+def held_bytes(layout: Layout, optimizer: Optimizer) -> dict[str, int]:
+    """What this process holds, as the optimizer says it, with the frozen weights."""
+    frozen = [local(weight) for weight in layout.bare.parameters() if not weight.requires_grad]
+    here = sum(weight.nbytes for weight in frozen if weight.device.type == layout.device.type)
+    held = optimizer.held_bytes()
+    return held | {"weights": held["weights"] + here}
 
 
 def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | None:
@@ -255,13 +268,13 @@ def resume(
     """Model and optimizer filled from the newest checkpoint, and the step they stand at."""
     train = config.train
     layout = build_layout(
-        config.model,
+        config.trained_model,
         config.parallel,
         train,
         ranks,
         config.memory,
         fill=False,
-        trains=lambda name: is_trained(name, config.optim),
+        trains=partial(trains, config),
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
@@ -286,11 +299,13 @@ def resume(
 def fill(layout: Layout, config: RunConfig) -> None:
     """Give the model the weights that the run begins with."""
     train = config.train
+    if config.adapter.kind != "none":
+        fill_factors(layout, config)
     if train.init_from is None:
-        initialize(layout, train.seed)
+        initialize(layout, train.seed, is_plain)
         return
     read = read_grown_weights if train.init_vocab == "grow" else read_weights
-    write_weights(layout, read(train.init_from, config.model))
+    write_weights(layout, read(train.init_from, config.model), is_plain)
 
 
 def padded_bytes_per_token(config: RunConfig) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,11 +56,13 @@ def publish_model(
     eos_id: int | None,
     turn_end_ids: Sequence[int],
     folder: str,
+    beside: Callable[[Path], None] | None = None,
 ) -> None:
     """Export to `folder`, which is the whole model or is not there. On the first rank; the others
     go through `weights` too.
 
-    weights: (name, weight) in any order; memory holds one.
+    weights: (name, weight) in any order; memory holds one. beside: writes more into the folder
+    before it is there.
     """
     if not is_first_rank():
         for _ in weights:
@@ -78,5 +80,7 @@ def publish_model(
         writer.put(name, weight)
     assert writer is not None, "a model has weights"
     writer.finish()
+    if beside is not None:
+        beside(unpublished)
     os.rename(unpublished, final)
     sync_folder(final.parent)

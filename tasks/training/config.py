@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llm_core.config import NOT_IN_KEY
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY
 from llm_core.memory.config import MemoryConfig
+from llm_core.model.adapter import AdapterConfig, adapted
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
@@ -14,7 +15,7 @@ from llm_core.planner.hardware import HardwareConfig
 from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import check_run
 from tasks.clusters.config import ClusterConfig, check_nodes
-from tasks.training.initial_model import initial_model_files
+from tasks.training.initial_model import initial_adapter_files, initial_model_files
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,16 @@ class TrainStageConfig:
     memory: MemoryConfig = field(default_factory=MemoryConfig, metadata=NOT_IN_KEY)
     cluster: ClusterConfig = field(default_factory=ClusterConfig, metadata=NOT_IN_KEY)
     hardware: HardwareConfig = field(default_factory=HardwareConfig, metadata=NOT_IN_KEY)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig, metadata=IN_KEY_IF_SET)
 
     def __post_init__(self) -> None:
-        check_run(self.model, self.train, self.parallel, self.memory, self.optim.kind)
+        model = adapted(self.model, self.adapter)
+        check_run(model, self.train, self.parallel, self.memory, self.optim.kind)
         check_nodes(self.cluster, self.parallel.num_processes)
 
     def input_files(self) -> dict[str, Path]:
-        """{name: file} of the model that training starts from. Raises ConfigError where it does
-        not fit `model`."""
-        folder = self.train.init_from
-        return {} if folder is None else initial_model_files(folder, self.model)
+        """{name: file} of the model and the adapter that training starts from. Raises ConfigError
+        where they do not fit."""
+        folder, adapter = self.train.init_from, self.adapter.init_from
+        files = {} if folder is None else initial_model_files(folder, self.model)
+        return files | ({} if adapter is None else initial_adapter_files(adapter, self.adapter))

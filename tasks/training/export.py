@@ -19,6 +19,9 @@ from llm_core.config import ConfigError
 if TYPE_CHECKING:
     import torch
 
+ADAPTER_FOLDER = "adapter"
+"""In the model folder of a training with an adapter."""
+NO_ADAPTER = "export.adapter (peft) needs a training with an adapter, {} is of none; leave it out"
 WEIGHTS = (".safetensors", ".safetensors.index.json")
 """Ends of the names of files that are written anew."""
 
@@ -29,6 +32,11 @@ class ExportConfig:
 
     dtype: Literal["as_is", "float32", "bfloat16", "float16"] = "as_is"
     """Numbers of the weights in the files. as_is: those that training keeps, float32 as a rule."""
+    adapter: Literal["merged", "peft"] = "merged"
+    """Of a training with an adapter: the whole model with the factors merged into it, or the
+    factors alone as PEFT has them."""
+    base: Path | None = None
+    """Frozen model that a PEFT folder is merged with. Null: the one that the folder names."""
 
 
 def export_checkpoint(
@@ -45,8 +53,12 @@ def export_checkpoint(
     from llm_core.tensor_files import DTYPES
     from llm_core.training.run_config import read_run_config
     from tasks.tokenizer.encoder import export_hugging_face
+    from tasks.training.exported_adapter import factors_alone, with_base
 
     run = read_run_config(workdir / "config.json")
+    is_adapted = run.adapter.kind != "none"
+    if config.adapter == "peft" and not is_adapted:
+        raise ConfigError(NO_ADAPTER.format(workdir))
     if has_frozen(run.optim):
         raise ConfigError(
             "optim.groups freeze weights, which checkpoints do not hold; export the model that the"
@@ -56,10 +68,14 @@ def export_checkpoint(
     published = AVERAGE if run.train.publish == "average" else None
     try:
         with open_weights(workdir / "checkpoints", step) as saved, _new(out) as folder:
-            kept = DTYPES[saved.index.tensors[f"{MODEL}embedding.weight"].dtype]
-            dtype = _dtype(config) or kept
+            if config.adapter == "peft":
+                dtype = factors_alone(run, saved.each(published), folder)
+                return _report(out, dtype) | {"step": saved.step}
+            names = (name for name in saved.index.tensors if name.startswith(MODEL))
+            dtype = _dtype(config) or DTYPES[saved.index.tensors[next(names)].dtype]
             writer = ModelWriter(run.model, dtype, folder, shards.eos_id, shards.turn_end_ids)
-            for name, weight in saved.each(published):
+            weights = saved.each(published)
+            for name, weight in with_base(run, weights) if is_adapted else weights:
                 writer.put(name, weight)
             export_hugging_face(run.bytes_per_token.parent, folder)
             writer.finish()
@@ -80,6 +96,19 @@ def export_folder(model: Path, out: Path, config: ExportConfig) -> dict[str, Any
     )
     from llm_core.huggingface.rounded import is_rounded
     from llm_core.tensor_files import Facts
+    from tasks.training.exported_adapter import is_adapter, merge_folder
+
+    if is_adapter(model):
+        if config.adapter == "peft":
+            raise ConfigError(f"{model} is an adapter of PEFT already; leave out export.adapter")
+        with _new(out) as folder:
+            return _report(out, merge_folder(model, config.base, folder, _dtype(config)))
+    if config.adapter == "peft":
+        if not is_adapter(model / ADAPTER_FOLDER):
+            raise ConfigError(NO_ADAPTER.format(model))
+        with _new(out) as folder:
+            shutil.copytree(model / ADAPTER_FOLDER, folder, dirs_exist_ok=True)
+            return _report(out, None)
 
     values, weights = read_values(model), read_tensors(model)
     if is_rounded(values):
@@ -121,9 +150,8 @@ def _dtype(config: ExportConfig) -> torch.dtype | None:
     return found
 
 
-def _report(out: Path, dtype: torch.dtype) -> dict[str, Any]:
-    from llm_core.huggingface.files import weight_files
-
-    stored = sum(file.stat().st_size for file in weight_files(out))
-    said = str(dtype).removeprefix("torch.")
+def _report(out: Path, dtype: torch.dtype | None) -> dict[str, Any]:
+    """dtype: of what was written; None: that of factors, float32."""
+    stored = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+    said = str(dtype or "float32").removeprefix("torch.")
     return {"folder": str(out), "dtype": said, "stored_bytes": stored}

@@ -13,6 +13,7 @@ from typing import Any
 
 from llm_core.config import ConfigError, to_plain
 from llm_core.json_files import UnreadableJson, read_json
+from llm_core.model.adapter import AdapterConfig
 from llm_core.model.config import ModelConfig
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -40,6 +41,15 @@ def initial_model_files(folder: Path, model: ModelConfig) -> dict[str, Path]:
                 f" train.init_from ({folder}); set model.{field.name}={_setting(there)}"
             )
     return {CONFIG_FILE: folder / CONFIG_FILE} | {file.name: file for file in weight_files(folder)}
+
+
+def initial_adapter_files(folder: Path, adapter: AdapterConfig) -> dict[str, Path]:
+    """{name: file} of the adapter that training starts from. Raises ConfigError where it is not
+    there or of another kind than `adapter`."""
+    from llm_core.huggingface.adapter import CONFIG_FILE, WEIGHTS_FILE, check_adapter
+
+    check_adapter(folder, adapter)
+    return {f"adapter/{name}": folder / name for name in (CONFIG_FILE, WEIGHTS_FILE)}
 
 
 def grown_vocab_size(there: int, num_ids: int) -> int:

@@ -43,7 +43,7 @@ def require_fit(work: Work, hardware: HardwareConfig) -> PredictedMemory:
 
 def work_of(run: RunConfig) -> Work:
     """What the planner reads of a run."""
-    return Work(run.model, run.optim, run.train, run.parallel, run.memory)
+    return Work(run.trained_model, run.optim, run.train, run.parallel, run.memory)
 
 
 def beside_measured(

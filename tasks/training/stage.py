@@ -103,9 +103,18 @@ def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> 
         grows = train.init_vocab == "grow"
         vocab_size = check_vocabulary(train.init_from, tokenizer.path, num_ids, grows)
         train = replace(train, init_from=train.init_from.resolve())
-    model = replace(config.model, vocab_size=vocab_size)
+    model, adapter = replace(config.model, vocab_size=vocab_size), config.adapter
+    if adapter.init_from is not None:
+        adapter = replace(adapter, init_from=adapter.init_from.resolve())
     return RunConfig(
-        model, config.optim, train, config.parallel, shards.path.resolve(), table, config.memory
+        model,
+        config.optim,
+        train,
+        config.parallel,
+        shards.path.resolve(),
+        table,
+        config.memory,
+        adapter,
     )
 
 
@@ -129,7 +138,7 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         **speed(timing),
         "timing": series(timing),
         "peak_flops": {"per_device": status["peak_flops"], "is": status["peak_is"]},
-        "training_flops_per_token": run.model.training_flops_per_token(attended),
+        "training_flops_per_token": run.trained_model.training_flops_per_token(attended),
         "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
         "val_curve": validations,
         "events": dict(Counter(event_name(row) for row in rows if "event" in row)),

@@ -8,6 +8,8 @@ import pytest
 
 from llm_core.memory.config import MemoryConfig
 from tests.support.distributed.cases import (
+    ADAPTED,
+    ADAPTED_CROSS,
     COPIED_KEYS,
     FROZEN,
     LAYOUTS,
@@ -107,6 +109,16 @@ FAST = [
     *(Run(case) for case in COPIED_KEYS[1:4]),
     Run(COPIED_KEYS[6]),
     Run(COPIED_KEYS[0], layout(4, "fsdp")),
+    *(Run(ADAPTED[number]) for number in (3, 7, 9, 13, 18)),
+    Run(
+        Case(
+            layout(4, "fsdp", tp=2),
+            Problem(adapter="lora"),
+            2,
+            MemoryConfig("selective", loss_chunk_tokens=5),
+        )
+    ),
+    *(Run(Case(one, p, 1), into) for p, one, into in ADAPTED_CROSS[1:4]),
     Run(Case(layout(4, "ddp", tp=4), Problem(), 1), layout(1, "none")),
     Run(Case(layout(4, "fsdp", tp=2), Problem(optim="muon", ema=0.5), 1), layout(4, "zero1", pp=2)),
     Run(

@@ -68,6 +68,7 @@ def as_written_but_small(command: str, places: list[str]) -> str:
         *FLOWS,
         "plan",
         "generate",
+        "export",
         "export-shards",
         "quantize",
         "submit",

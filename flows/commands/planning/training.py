@@ -12,6 +12,7 @@ from flows.compose import compose
 from flows.console import table
 from flows.run_config import RunConfig
 from llm_core.config import ConfigError, to_plain
+from llm_core.model.adapter import AdaptedModelConfig, without_factors
 from llm_core.planner.cost import Speed, flops_per_token, plan_headline, training_speed
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.layouts import Candidate, Choice, choose_layout, reasons
@@ -106,7 +107,9 @@ def training_plan(
         parts.append(_layouts(choice, hardware))
     elif chosen.memory.total > hardware.memory_gb * 1e9:
         parts.append(_too_large(chosen, hardware))
-    text, serving = serving_plan(work.model, hardware, config.generate.tensor_parallel)
+    text, serving = serving_plan(
+        without_factors(work.model), hardware, config.generate.tensor_parallel
+    )
     parts.append(text)
     return "\n\n".join(parts), _plain(chosen, choice, hardware) | {
         "tokens": budget,
@@ -118,6 +121,8 @@ def _model_line(work: Work, hardware: HardwareConfig) -> str:
     model = work.model
     head = model.vocab_size * model.dim * (1 if model.tied_embeddings else 2)
     ends = f"{amount(head)} of them embedding and head"
+    if isinstance(model, AdaptedModelConfig):
+        ends += f"; {amount(model.num_factors())} trained beside them"
     return (
         f"{amount(model.num_parameters())} weights ({ends}) on {work.parallel.num_processes} x"
         f" {hardware.name}: {work.parallel.product}"
@@ -239,6 +244,8 @@ def _plain(chosen: Candidate, choice: Choice | None, hardware: HardwareConfig) -
 
     work = chosen.work
     found = {"hardware": to_plain(hardware), "weights": work.model.num_parameters()}
+    if isinstance(work.model, AdaptedModelConfig):
+        found["trained_weights"] = work.model.num_factors()
     found |= values(chosen)
     found["headline"] = plan_headline(work, hardware)
     found["flops_per_token"] = to_plain(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
+from typing import Literal
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flows.compose import compose
+from llm_core.model.adapter import AdaptedModelConfig, AdapterConfig, adapted, is_factor
 from llm_core.model.config import ComputeConfig, ModelConfig
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import GroupRule, OptimConfig
@@ -44,7 +46,11 @@ def held_bytes(
     with as_process(rank, parallel) as ranks, pytest.MonkeyPatch.context() as patch:
         if without_memory:
             patch.setattr(torch.nn.Module, "to_empty", lambda module, device: module)
-        trains = partial(is_trained, config=optim)
+
+        def trains(name: str) -> bool:
+            is_beside = isinstance(model, AdaptedModelConfig)
+            return is_trained(name, optim) and (is_factor(name) or not is_beside)
+
         built = build_layout(model, parallel, ComputeConfig(), ranks, fill=False, trains=trains)
         assert without_memory == all(local(w.data).is_meta for w in built.bare.parameters())
         optimizer = build_optimizer(built, optim, ema=ema)
@@ -109,6 +115,38 @@ def test_frozen_weights_have_neither_gradients_nor_state(parallel: ParallelConfi
         found = state_bytes(model, optim, parallel, place)
         assert found == held_bytes(model, optim, parallel, rank)
         assert found.gradients < found.weights
+
+
+@pytest.mark.parametrize("base_dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        layout(1, "none"),
+        layout(3, "fsdp"),
+        layout(4, "ddp", tp=2),
+        layout(4, "zero1", pp=2),
+    ],
+    ids=layout_name,
+)
+def test_beside_an_adapter_only_factors_have_gradients_and_state(
+    parallel: ParallelConfig, base_dtype: Literal["fp32", "bf16"]
+) -> None:
+    adapter = AdapterConfig("lora", rank=3, base_dtype=base_dtype)
+    model, optim = adapted(Problem(layers=4).model(), adapter), OptimConfig(lr=1e-3)
+    for rank, place in enumerate(every_process(parallel)):
+        found = state_bytes(model, optim, parallel, place)
+        assert found == held_bytes(model, optim, parallel, rank)
+        assert 2 * found.gradients == found.optimizer
+
+
+def test_an_adapter_of_a_large_model_keeps_a_fiftieth_of_the_optimizer_state() -> None:
+    model, optim = compose(["model=llama_8b"]).model, OptimConfig(lr=1e-3)
+    model = dataclasses.replace(model, vocab_size=128256)
+    whole, small = (
+        state_bytes(one, optim, layout(1, "none")).optimizer
+        for one in (model, adapted(model, AdapterConfig("lora")))
+    )
+    assert 0 < small <= 0.02 * whole
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt2"])

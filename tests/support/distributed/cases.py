@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
+from llm_core.model.adapter import AdapterConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimizerKind
 from llm_core.parallel.config import ParallelConfig
@@ -40,6 +41,10 @@ class Problem:
     ema: float = 0.0
     frozen: str = ""
     """Pattern of the names of weights that are not trained; empty: all are."""
+    adapter: Literal["none", "lora"] = "none"
+    """lora: factors of rank 3 are trained beside frozen weights."""
+    base_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Of the frozen matrices beside them."""
     kernels: Literal["torch", "triton"] = "torch"
     """triton: by Triton's interpreter, in float32 or less; one process has torch's."""
 
@@ -63,6 +68,12 @@ class Problem:
             tied_embeddings=self.tied,
             **family[self.family],
         )
+
+    @property
+    def adapter_config(self) -> AdapterConfig:
+        if self.adapter == "none":
+            return AdapterConfig()
+        return AdapterConfig("lora", 3, 24.0, base_dtype=self.base_dtype)
 
 
 @dataclass(frozen=True)
@@ -258,6 +269,44 @@ FEW = [
 ]
 """Each axis, and pairs of them."""
 MATRIX += [case for parallel in FEW for case in cases_of(parallel, FROZEN)[::2]]
+ADAPTED = [
+    cases_of(parallel, [Problem(adapter="lora", **values)])[-1]
+    for parallel, values in (
+        (LAYOUTS[0], {"packed": True}),
+        (layout(4, "ddp"), {"family": "gpt2"}),
+        (layout(4, "zero1"), {"family": "qwen3", "optim": "lion"}),
+        (layout(4, "zero2"), {"tied": False, "ema": 0.5}),
+        (layout(4, "fsdp"), {"masks": "idle", "optim": "adafactor"}),
+        (layout(4, "hsdp", dp_shard=2), {"family": "gpt2"}),
+        (layout(4, "ddp", tp=4), {"masks": "idle"}),
+        (layout(4, "ddp", tp=4, sequence_parallel=False), {"family": "qwen2", "tied": False}),
+        (layout(4, "zero1", tp=2), {"family": "gpt2"}),
+        (layout(4, "fsdp", tp=2), {"family": "qwen3", "z_loss": 0.1}),
+        (layout(4, "ddp", pp=4), {}),
+        (layout(4, "ddp", pp=2, pp_schedule="interleaved"), {"family": "gpt2"}),
+        (layout(4, "zero1", pp=2, pp_schedule="zero_bubble"), {"tied": False}),
+        (layout(4, "fsdp", pp=2, pp_schedule="zero_bubble_v"), {}),
+        (layout(4, "ddp", pp=2, tp=2), {"family": "qwen2", "packed": True}),
+        (layout(4, "ddp", cp=4, cp_kind="ring"), {"packed": True}),
+        (layout(4, "fsdp", cp=2), {"tied": False}),
+        (layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), {}),
+        (layout(8, "zero1", pp=2, tp=2), {"masks": "empty"}),
+        (layout(8, "ddp", pp=2, cp=2, tp=2), {"family": "qwen3"}),
+    )
+]
+"""Each axis and kind with factors beside frozen weights, families and optimizers by pairs."""
+MATRIX += ADAPTED
+HALF_BASE = Problem(adapter="lora", base_dtype="bf16", dtype="bf16", layers=4)
+ADAPTED_CROSS = [
+    (problem, one, into)
+    for one, into in (
+        (layout(4, "fsdp", tp=2), layout(4, "zero1", pp=2)),
+        (layout(4, "zero1", pp=2), layout(4, "hsdp", dp_shard=2)),
+        (layout(4, "ddp", pp=2, tp=2), LAYOUTS[0]),
+    )
+    for problem in (Problem(adapter="lora", layers=4), HALF_BASE)
+]
+"""What is trained, who saves, who loads; frozen weights are in no checkpoint."""
 SINGLES = [
     case
     for parallel in LAYOUTS

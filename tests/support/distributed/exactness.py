@@ -29,12 +29,12 @@ from llm_core.model.config import ModelConfig
 from llm_core.optim import offload
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import GroupRule, MuonConfig, OptimConfig
-from llm_core.optim.groups import is_trained
 from llm_core.optim.guard import StepReport
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.parallel.weights import whole_weights
+from llm_core.training.adapted import trains
 from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import RunConfig
 from llm_core.training.throughput import StepClock
@@ -106,7 +106,14 @@ def make_trainer(
         data=DataConfig(mask_documents=problem.packed),
     )
     config = RunConfig(
-        model or problem.model(), optim_of(problem), train, parallel, folder, folder, memory
+        model or problem.model(),
+        optim_of(problem),
+        train,
+        parallel,
+        folder,
+        folder,
+        memory,
+        problem.adapter_config,
     )
 
     def batches(step: int) -> Batch:
@@ -121,8 +128,14 @@ def make_trainer(
     validation = ValidationSet(
         ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None
     )
-    trains = functools.partial(is_trained, config=config.optim)
-    layout = build_layout(config.model, parallel, train, ranks, memory, trains=trains)
+    layout = build_layout(
+        config.trained_model,
+        parallel,
+        train,
+        ranks,
+        memory,
+        trains=functools.partial(trains, config),
+    )
     optimizer = build_optimizer(layout, config.optim, train.dtype, folder, train.ema)
     checkpoints = Checkpoints(folder, ranks)
     return Trainer(

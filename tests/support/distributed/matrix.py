@@ -43,7 +43,8 @@ LIMITS = {
     "fp32": {"initial": 0.0, "loss": 1e-6, "gradient_norm": 1e-6, "norm": 1e-6, "sources": 1e-6},
     # Rounded to 8 or 11 bits: that the layout follows at all, with the losses of float32.
     # The gradient too, which sums in 16 bits may not change by more than products in 16 bits do.
-    "bf16": {"initial": 0.0, "loss": 5e-3, "norm": 5e-2, "gradient_norm": 5e-2},
+    "bf16": {"initial": 0.0, "loss": 5e-3, "norm": 5e-2, "gradient_norm": 5e-2}
+    | {"loaded": 0.0, "continued": 5e-2},
     "fp16": {"initial": 0.0, "loss": 6e-4, "norm": 6e-3},
 }
 
@@ -96,6 +97,7 @@ def whole_matrix() -> list[Run]:
         for into in (single, cases.layout(4, "fsdp"))
         if case.parallel.num_processes == 4
     ]
+    exchanges += [Run(Case(one, p, 1), into) for p, one, into in cases.ADAPTED_CROSS]
     alone = cases.MATRIX + cases.SINGLES + cases.LARGE + cases.ROUGH + cases.SHORT
     return [Run(case) for case in alone] + exchanges
 

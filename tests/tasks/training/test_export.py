@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
 from llm_core.huggingface.files import read_tensors
+from llm_core.model.adapter import AdapterConfig
 from llm_core.optim.config import GroupRule
 from llm_core.training.metric_log import MetricLog
 from llm_core.training.train import run_in
@@ -83,3 +84,41 @@ def test_a_folder_is_written_in_other_numbers_with_what_lies_beside(tmp_path: Pa
     assert names == {"config.json", "model.safetensors", "tokenizer.json"}
     with pytest.raises(ConfigError, match=r"exists already; name a new folder"):
         export_folder(tmp_path / "model", tmp_path / "half", ExportConfig())
+
+
+def test_an_adapter_is_exported_merged_or_alone_from_a_checkpoint_or_a_folder(
+    tmp_path: Path,
+) -> None:
+    base = make_model(dtype=torch.float32)
+    export_model(base.config, base.state_dict(), tmp_path / "base")
+    config = run_config(tmp_path, train={"init_from": tmp_path / "base"})
+    adapter = AdapterConfig("lora", rank=2, targets=("qkv", "down"))
+    config = dataclasses.replace(config, model=base.config, adapter=adapter)
+    workdir = tmp_path / "work"
+    workdir.mkdir()
+    write_config(workdir / "config.json", config)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text("{}", "utf-8")
+    (tmp_path / "base" / "tokenizer.json").write_text("{}", "utf-8")
+    run_in(workdir, config)
+    published = read_tensors(workdir / "model")
+
+    export_checkpoint(workdir, None, tmp_path / "merged", ExportConfig())
+    alone = ExportConfig(adapter="peft")
+    report = export_checkpoint(workdir, None, tmp_path / "alone", alone)
+    assert report["stored_bytes"] < 0.5 * sum(each.nbytes for each in published.values())
+    export_folder(workdir / "model", tmp_path / "copied", alone)
+    export_folder(tmp_path / "alone", tmp_path / "joined", ExportConfig())
+    for name in ("merged", "joined"):
+        found = read_tensors(tmp_path / name)
+        assert all(torch.equal(found[each], published[each]) for each in published)
+        assert (tmp_path / name / "tokenizer.json").is_file()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        files = [tmp_path / folder / name for folder in ("alone", "copied")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    with pytest.raises(ConfigError, match="is of none"):
+        export_folder(tmp_path / "base", tmp_path / "out", alone)
+    with pytest.raises(ConfigError, match=r"set\s+export\.base=FOLDER"):
+        elsewhere = ExportConfig(base=tmp_path / "nowhere")
+        export_folder(tmp_path / "alone", tmp_path / "out", elsewhere)
+    assert not (tmp_path / "out").exists()

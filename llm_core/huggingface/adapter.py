@@ -1,0 +1,220 @@
+"""Writes and reads adapters in the layout of PEFT: `adapter_config.json` and
+`adapter_model.safetensors`.
+
+PEFT has two factors for each linear layer of Hugging Face's model, ours are of fused layers: the
+rows of A are cut by part, those of B put in the order of that model. A layer of which PEFT adapts
+some parts only, as queries and values without keys, has zeros for the rest, which training leaves
+zero: neither factor has a gradient where both are. Settings that change the result in a way not
+computed here are refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from llm_core.config import ConfigError
+from llm_core.durable import sync_file, sync_folder, write_durably
+from llm_core.huggingface.files import MAX_JSON_BYTES
+from llm_core.huggingface.names import NUMBERS, Made, joined_rows, names_of, split_rows
+from llm_core.json_files import UnreadableJson, read_json
+from llm_core.model.adapter import AdaptedModelConfig, AdapterConfig, adapted
+from llm_core.model.config import ModelConfig
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+MOST_RANK = 1 << 16
+"""Far above every published adapter: what a damaged file says is allocated."""
+FIXED: dict[str, Any] = {
+    "peft_type": "LORA",
+    "bias": "none",
+    "use_dora": False,
+    "lora_bias": False,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+    "modules_to_save": None,
+    "layers_to_transform": None,
+    "layer_replication": None,
+    "target_parameters": None,
+    "alora_invocation_tokens": None,
+    "trainable_token_indices": None,
+}
+"""Settings of PEFT that are computed in this one way. Dropout is one of its training alone."""
+
+
+def write_adapter(
+    folder: Path, config: AdaptedModelConfig, factors: Mapping[str, Tensor], base: Path | None
+) -> None:
+    """Write the factors, whole and by our names, as a PEFT folder. base: of the frozen model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Tensor] = {}
+    for layer, theirs in _layers(config).items():
+        a, b = (factors[f"{layer}.lora.{each}"] for each in "ab")
+        parts = zip(theirs, a.chunk(len(theirs)), _split(config, layer, b), strict=True)
+        for name, part_a, part_b in parts:
+            found[f"{PREFIX}{name}.lora_A.weight"] = part_a.contiguous()
+            found[f"{PREFIX}{name}.lora_B.weight"] = part_b.contiguous()
+    adapter = config.adapter
+    ends = sorted({re.sub(r"^.*\.\d+\.", "", name) for name in _all_theirs(config)})
+    values = FIXED | {
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None if base is None else str(base),
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": 0.0,
+        "use_rslora": adapter.scaling == "root_rank",
+        "target_modules": ends,
+        "fan_in_fan_out": config.family == "gpt2",
+        "init_lora_weights": True,
+        "inference_mode": True,
+    }
+    (folder / WEIGHTS_FILE).write_bytes(save(found, {"format": "pt"}))
+    sync_file(folder / WEIGHTS_FILE)
+    write_durably(folder / CONFIG_FILE, json.dumps(values, indent=2, sort_keys=True) + "\n")
+    sync_folder(folder)
+
+
+def read_adapter_config(folder: Path) -> AdapterConfig:
+    """The adapter of a PEFT folder, which does not say its targets as we do. Raises ConfigError for
+    one that is not computed here."""
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        raise ConfigError(f"{folder} has no {CONFIG_FILE}; give the folder of an adapter of PEFT")
+    try:
+        values = read_json(file, MAX_JSON_BYTES)
+    except UnreadableJson as error:
+        raise ConfigError(f"{file} cannot be read as JSON ({error}); fetch it again") from error
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{file} is not a mapping of names to values; fetch it again")
+    for name, fixed in FIXED.items():
+        if (found := values.get(name, fixed)) != fixed and (found or fixed):
+            raise ConfigError(
+                f"{file}: {name} ({str(found)[:80]}) must be {fixed}, the one way computed here;"
+                " give another adapter, or merge it with PEFT"
+            )
+    rank, alpha = values.get("r"), values.get("lora_alpha")
+    if type(rank) is not int or rank > MOST_RANK or type(alpha) not in (int, float):
+        raise ConfigError(
+            f"{file}: r ({str(rank)[:20]}) must be a whole number up to {MOST_RANK:,} and"
+            f" lora_alpha ({str(alpha)[:20]}) a number; fetch it again"
+        )
+    scaling = "root_rank" if values.get("use_rslora") else "rank"
+    return AdapterConfig("lora", rank, float(alpha), scaling)  # type: ignore[arg-type]
+
+
+def base_of(folder: Path) -> str:
+    """What the adapter of a PEFT folder says its frozen model is; empty where it says nothing."""
+    read_adapter_config(folder)
+    values = read_json(folder / CONFIG_FILE, MAX_JSON_BYTES)
+    return str(values.get("base_model_name_or_path") or "")
+
+
+def adapted_as_in(folder: Path, model: ModelConfig) -> AdaptedModelConfig:
+    """A model with the factors of a PEFT folder, whatever layers they are for. Raises ConfigError
+    for one without any."""
+    adapter = read_adapter_config(folder)
+    whole, tensors = adapted(model, adapter), _read_tensors(folder / WEIGHTS_FILE)
+    assert isinstance(whole, AdaptedModelConfig)
+    targets = {
+        layer.split(".")[-1]: None
+        for layer, theirs in _layers(whole).items()
+        if any(f"{PREFIX}{name}.lora_A.weight" in tensors for name in theirs)
+    }
+    if not targets:
+        raise ConfigError(f"{folder} has no factors for this model; give the adapter of it")
+    return replace(whole, adapter=replace(adapter, targets=tuple(targets)))
+
+
+def check_adapter(folder: Path, config: AdapterConfig) -> None:
+    """Raises ConfigError where a PEFT folder has another kind of factors than the config."""
+    found = read_adapter_config(folder)
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise ConfigError(f"{folder} has no {WEIGHTS_FILE}; only safetensors are read")
+    for name in ("rank", "alpha", "scaling"):
+        wanted, there = getattr(config, name), getattr(found, name)
+        if wanted != there:
+            raise ConfigError(
+                f"adapter.{name} ({wanted}) must be {there}, as in {folder}; set"
+                f" adapter.{name}={there}"
+            )
+
+
+def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
+    """The factors of a PEFT folder by our names, each made when it is asked for. Raises ConfigError
+    where they are not those of the config."""
+    check_adapter(folder, config.adapter)
+    rank, tensors = config.adapter.rank, _read_tensors(folder / WEIGHTS_FILE)
+    makers: dict[str, Callable[[slice], Tensor]] = {}
+    for layer, theirs in _layers(config).items():
+        shape = config.factored[re.sub(r"^blocks\.\d+\.", "", layer)]
+        sizes = [len(part) for part in _split(config, layer, torch.empty(shape.rows, 0))]
+        of_a, of_b = [], []
+        if not any(f"{PREFIX}{name}.lora_A.weight" in tensors for name in theirs):
+            raise ConfigError(
+                f"{folder} has no factors for {layer}; leave {layer.split('.')[-1]} out of"
+                " adapter.targets"
+            )
+        for name, num_rows in zip(theirs, sizes, strict=True):
+            of_a.append(_take(tensors, f"{name}.lora_A.weight", (rank, shape.columns), folder))
+            of_b.append(_take(tensors, f"{name}.lora_B.weight", (num_rows, rank), folder))
+        makers[f"{layer}.lora.a"] = partial(_joined, of_a)
+        makers[f"{layer}.lora.b"] = partial(joined_rows, config, f"{layer}.weight", of_b)
+    if tensors:
+        raise ConfigError(
+            f"{folder}: {min(tensors)} is of no layer in adapter.targets; add it there, or give the"
+            " adapter of this model"
+        )
+    return Made(makers)
+
+
+def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, int], folder: Path) -> Tensor:
+    """Take a factor out of those of the files; zeros where the adapter has none there."""
+    factor = tensors.pop(PREFIX + name, None)
+    if factor is None:
+        return torch.zeros(shape)
+    if factor.shape != shape or factor.dtype not in NUMBERS:
+        raise ConfigError(
+            f"{folder}: {name} is {tuple(factor.shape)} in {factor.dtype}, in the configured model"
+            f" {shape}; give the adapter of this model"
+        )
+    return factor
+
+
+def _joined(parts: list[Tensor], rows: slice) -> Tensor:
+    return torch.cat(parts)[rows]
+
+
+def _split(config: AdaptedModelConfig, layer: str, b: Tensor) -> tuple[Tensor, ...]:
+    return split_rows(config, f"{layer}.weight", b)
+
+
+def _layers(config: AdaptedModelConfig) -> dict[str, list[str]]:
+    """Layers of ours with factors → Hugging Face's in it."""
+    return {
+        layer: [name.removesuffix(".weight") for name in names_of(config, f"{layer}.weight")]
+        for number in range(config.num_layers)
+        for layer in (f"blocks.{number}.{name}" for name in config.factored)
+    }
+
+
+def _all_theirs(config: AdaptedModelConfig) -> list[str]:
+    return [name for names in _layers(config).values() for name in names]
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise ConfigError(
+            f"{file} is cut off or not a safetensors file ({error}); fetch it again"
+        ) from error

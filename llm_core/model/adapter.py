@@ -1,0 +1,165 @@
+"""Configures an adapter: small trained factors beside the frozen matrices of a model. Standard
+library only.
+
+LoRA (Hu et al., 2021): a layer computes W x + s B A x, with A (rank, inputs), B (outputs, rank) and
+s = alpha / rank, or alpha / sqrt(rank) (Kalajdzievski, 2023, "rsLoRA"). A fused matrix has an A for
+each part that is a matrix of its own in Hugging Face's model, so that files of PEFT hold the same
+numbers: queries, keys and values, or gate and up. GPT-2 fuses queries, keys and values too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError, nearest
+from llm_core.model.config import ModelConfig
+
+FACTOR = re.compile(r"\.lora\.[ab]$")
+"""End of the names of trained factors."""
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """What is trained beside a frozen model."""
+
+    kind: Literal["none", "lora"] = "none"
+    """none: training changes the model itself. lora: products of two factors of low rank."""
+    rank: int = 16
+    """Rows of each A, columns of each B."""
+    alpha: float = 32.0
+    """Strength of the factors: their product counts alpha / rank times."""
+    scaling: Literal["rank", "root_rank"] = "rank"
+    """What alpha is divided by. root_rank (rsLoRA) keeps the strength of high ranks."""
+    targets: tuple[str, ...] = ()
+    """Layers of each block that get factors: qkv, out, gate_up (GPT-2: up), down. Empty: all."""
+    base_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Numbers in which the frozen matrices rest. bf16 takes half the memory, with
+    train.dtype=bf16."""
+    init_from: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """PEFT folder of such an adapter that training starts from. Its content is in the key, its
+    place is not."""
+
+    def __post_init__(self) -> None:
+        if self.kind == "none":
+            for each in dataclasses.fields(self):
+                if getattr(self, each.name) != each.default:
+                    raise ConfigError(
+                        f"adapter.{each.name} ({getattr(self, each.name)}) belongs to an adapter,"
+                        " and adapter is none; set adapter=lora"
+                    )
+        if self.rank < 1:
+            raise ConfigError(f"adapter.rank ({self.rank}) must be at least 1; 16 is usual")
+        if not 0 < self.alpha < math.inf:
+            raise ConfigError(f"adapter.alpha ({self.alpha}) must be positive; 2 x rank is usual")
+        if len(set(self.targets)) < len(self.targets):
+            raise ConfigError(
+                f"adapter.targets ({', '.join(self.targets)}) must name each layer once"
+            )
+
+    @property
+    def strength(self) -> float:
+        """s: what the product of both factors is multiplied by."""
+        return self.alpha / (math.sqrt(self.rank) if self.scaling == "root_rank" else self.rank)
+
+
+@dataclass(frozen=True)
+class Factored:
+    """A layer that gets factors."""
+
+    rows: int
+    columns: int
+    parts: tuple[int, ...]
+    """Rows of each part, which repeat to the end of the matrix; one part is all of it."""
+
+    def shapes(self, rank: int) -> dict[str, tuple[int, int]]:
+        """Of the factors: the A of each part below each other, and B in the order of the matrix."""
+        return {"a": (len(self.parts) * rank, self.columns), "b": (self.rows, rank)}
+
+
+@dataclass(frozen=True)
+class AdaptedModelConfig(ModelConfig):
+    """A model with factors beside its matrices."""
+
+    adapter: AdapterConfig = field(
+        default=AdapterConfig(kind="lora"), metadata=IN_KEY_IF_SET, kw_only=True
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = {name.split(".")[1]: name for name in layers_of(self)}
+        for target in self.adapter.targets:
+            if target not in known:
+                raise ConfigError(
+                    f"adapter.targets ({target}) must name linear layers of the blocks of a"
+                    f" {self.family} model; {nearest(target, list(known))}"
+                )
+
+    @property
+    def factored(self) -> dict[str, Factored]:
+        """The layers of a block that get factors, by name."""
+        targets = self.adapter.targets
+        return {
+            name: layer
+            for name, layer in layers_of(self).items()
+            if not targets or name.split(".")[1] in targets
+        }
+
+    def num_factors(self) -> int:
+        """All trained numbers."""
+        rank = self.adapter.rank
+        of_block = sum(
+            math.prod(shape)
+            for layer in self.factored.values()
+            for shape in layer.shapes(rank).values()
+        )
+        return self.num_layers * of_block
+
+    def training_flops_per_token(self, attended_tokens: float, causal: bool = False) -> float:
+        """As `ModelConfig`'s, without the gradients of frozen matrices: 4 x their weights, and
+        6 x the factors."""
+        whole = super().training_flops_per_token(attended_tokens, causal)
+        return whole - 2 * self.matmul_parameters() + 6 * self.num_factors()
+
+
+def layers_of(model: ModelConfig) -> dict[str, Factored]:
+    """The linear layers of a block that factors can be put beside, by name."""
+    qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    group = model.num_heads // model.num_kv_heads * model.head_dim
+    heads = (qkv,) if model.family == "gpt2" else (group, model.head_dim, model.head_dim)
+    into, width = "up", model.ffn_dim
+    block: tuple[int, ...] = (width,)
+    if model.ffn == "swiglu":
+        into, width, block = "gate_up", 2 * model.ffn_dim, 2 * (model.ffn_block,)
+    return {
+        "attention.qkv": Factored(qkv, model.dim, heads),
+        "attention.out": Factored(model.dim, model.attention_dim, (model.dim,)),
+        f"ffn.{into}": Factored(width, model.dim, block),
+        "ffn.down": Factored(model.dim, model.ffn_dim, (model.dim,)),
+    }
+
+
+def adapted(model: ModelConfig, adapter: AdapterConfig) -> ModelConfig:
+    """The model that is trained: with factors, or as it is. Raises ConfigError for targets that it
+    has not."""
+    if adapter.kind == "none":
+        return model
+    values = {each.name: getattr(model, each.name) for each in dataclasses.fields(ModelConfig)}
+    return AdaptedModelConfig(**values, adapter=adapter)
+
+
+def without_factors(model: ModelConfig) -> ModelConfig:
+    """The model as it is read, with what was trained merged into it."""
+    if not isinstance(model, AdaptedModelConfig):
+        return model
+    values = {each.name: getattr(model, each.name) for each in dataclasses.fields(ModelConfig)}
+    return ModelConfig(**values)
+
+
+def is_factor(name: str) -> bool:
+    """Whether a weight of this name is a factor of an adapter."""
+    return FACTOR.search(name) is not None

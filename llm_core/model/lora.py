@@ -1,0 +1,106 @@
+"""Products of two small factors beside linear layers (LoRA; see `llm_core.model.adapter`).
+
+Of a fused matrix each part has an A of its own. Their products with x are one product, and B, whose
+rows are in the order of the matrix, is spread to as many columns: zeros where a row belongs to
+another part. So the sum over parts is one product too, tensor parallelism may cut between runs of
+rows as in the matrix itself, and the merged matrix is W + s spread(B) A.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from llm_core.model.adapter import AdaptedModelConfig
+
+# I inputs · O outputs · R rank · P parts
+
+
+class Factors(nn.Module):
+    """s spread(B) A x, which is added to what the layer beside it computes."""
+
+    def __init__(self, layer: nn.Linear, parts: tuple[int, ...], rank: int, scale: float) -> None:
+        super().__init__()
+        self.parts, self.scale = parts, scale
+        weight = layer.weight
+        self.a = nn.Parameter(weight.new_empty(len(parts) * rank, weight.shape[1]))
+        self.b = nn.Parameter(weight.new_empty(weight.shape[0], rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., I] → [..., O]."""
+        # The scale on the narrow side, where it costs least.
+        return F.linear(F.linear(x, self.a) * self.scale, spread(self.b, self.parts))
+
+
+class AdaptedLinear(nn.Linear):
+    """A linear layer with factors beside it."""
+
+    lora: Factors
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.lora(x)
+
+
+def spread(b_OR: Tensor, parts: tuple[int, ...]) -> Tensor:
+    """B as wide as all parts: each row has its numbers in the columns of its part; [O, P R]."""
+    if len(parts) == 1:
+        return b_OR
+    rank, last = b_OR.shape[1], len(parts) - 1
+    runs = b_OR.unflatten(0, (-1, sum(parts))).split(parts, dim=1)
+    wide = [F.pad(run, (at * rank, (last - at) * rank)) for at, run in enumerate(runs)]
+    return torch.cat(wide, dim=1).flatten(0, 1)
+
+
+def merge(weight_OI: Tensor, a: Tensor, b: Tensor, parts: tuple[int, ...], scale: float) -> Tensor:
+    """The matrix that computes what it and its factors do, in the numbers of the factors: a sum in
+    fewer digits loses most of what was learnt."""
+    return torch.addmm(weight_OI.to(a.dtype), spread(b, parts), a, alpha=scale)
+
+
+def add_factors(blocks: Iterable[nn.Module], config: AdaptedModelConfig) -> None:
+    """Put factors beside the layers of blocks that the config names."""
+    adapter = config.adapter
+    for block in blocks:
+        for name, layer in config.factored.items():
+            plain = block.get_submodule(name)
+            assert isinstance(plain, nn.Linear)
+            factors = Factors(plain, layer.parts, adapter.rank, adapter.strength)
+            owner, _, last = name.rpartition(".")
+            setattr(block.get_submodule(owner), last, _beside(plain, factors))
+
+
+def _beside(plain: nn.Linear, factors: Factors) -> AdaptedLinear:
+    # On the meta device, as its own weights are not used.
+    layer = AdaptedLinear(plain.in_features, plain.out_features, bias=False, device="meta")
+    layer.weight, layer.bias, layer.lora = plain.weight, plain.bias, factors
+    return layer
+
+
+def merged(
+    config: AdaptedModelConfig, weights: Iterable[tuple[str, Tensor]]
+) -> Iterator[tuple[str, Tensor]]:
+    """Plain weights, as the factors among them change them, all in the numbers of factors.
+
+    weights: (name, weight) of all, in any order; memory holds what waits for its factors.
+    """
+    waiting: dict[str, dict[str, Tensor]] = {}
+    factored = re.compile(rf"(blocks\.\d+\.({'|'.join(config.factored)}))\.(weight|lora\.[ab])$")
+    for name, weight in weights:
+        found = factored.match(name)
+        if found is None:
+            yield name, weight.to(torch.promote_types(weight.dtype, torch.float32))
+            continue
+        one = waiting.setdefault(found[1], {})
+        one[found[3]] = weight
+        if len(one) == 3:
+            scale = config.factored[found[2]].parts, config.adapter.strength
+            yield (
+                f"{found[1]}.weight",
+                merge(one["weight"], one["lora.a"], one["lora.b"], *scale),
+            )
+            del waiting[found[1]]
+    assert not waiting, f"factors without their matrix: {list(waiting)}"
