@@ -41,8 +41,8 @@ from tasks.kernels.pii.shapes import SIZE_BITS, shape_of
 MAX_PHONE_DIGITS, MAX_NATIONAL_DIGITS, MAX_LABELLED_DIGITS = 15, 12, 14
 MIN_TOLD_DIGITS = 9
 """Of a number that a word alone makes a telephone number."""
-NORTH_AMERICAN_DIGITS = 11
-"""Of each number behind +1, the 1 included; nothing else begins with it."""
+NORTH_AMERICAN_DIGITS = 8
+"""Of the shortest number behind +1, the 1 included; Canada has some of seven digits (310-1234)."""
 NOT_OF_PHONES = 1 << CARD | 1 << ADDRESS
 NEAR_CHARS, NEXT_CHARS = 24, 5
 """How far a word decides alone, and how far it decides against a number in groups."""
