@@ -134,9 +134,9 @@ def _candidates(
     readonly = values.view()
     readonly.flags.writeable = False
     documents, scan_lo, scan_hi = (np.array(column, np.int64) for column in windows)
-    # Room for a row every eight bytes. What is not used costs nothing. Large arrays of NumPy lie in
+    # Room for a row every four bytes. What is not used costs nothing. Large arrays of NumPy lie in
     # huge pages, unlike those that a kernel makes, whose page faults cost more than the search.
-    room = np.empty(max(MIN_ROOM, int((scan_hi - scan_lo).sum()) // 8 * ROW), np.int64)
+    room = np.empty(max(MIN_ROOM, int((scan_hi - scan_lo).sum()) // 4 * ROW), np.int64)
     groups, letters = np.empty(GROUP_NUMBERS, np.int64), np.zeros(128, np.int64)
     ranges = begins[documents], begins[documents + 1], scan_lo, scan_hi
     found = find_candidates(

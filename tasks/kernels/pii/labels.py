@@ -32,6 +32,9 @@ _SAY_NOTHING = packed(
 )
 """Words before "number" that do not say of what it is."""
 _CLASS, _AT_START, _AT_END = 7, 8, 16
+_ENDS, _IS_DIGIT, _IS_SIGN = 1, 2, 4
+"""What a byte does on the walk back: end a word, be a digit, end the walk, a line or a sentence or
+be none of ASCII."""
 _BETWEEN_WORDS = tuple(b" _-'\"[]")
 _FIRST_WITHIN_WORDS = "\u0590"
 """From Hebrew and Arabic on, scripts are searched without borders of words."""
@@ -46,8 +49,8 @@ def _spellings(entry: str) -> set[str]:
 
 
 def _trie() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What follows a node on a byte, as an open hash table; the meaning of each node; which bytes
-    end a word. Node 0 is the root."""
+    """What follows a node on a byte, as an open hash table; the meaning of each node; what each
+    byte does on the walk. Node 0 is the root."""
     following: dict[int, int] = {}
     meaning = [0]
     classes = {
@@ -73,14 +76,16 @@ def _trie() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                         meaning.append(0)
                     node = following[step]
                 meaning[node] = meaning[node] or code
-    ends = np.zeros(256, np.uint8)
+    roles = np.zeros(256, np.uint8)
     for last in range(256):
         folded = last | 32 if chr(last).isascii() and chr(last).isupper() else last
-        ends[last] = folded in following  # a step from the root is its byte
-    return hash_table(following, _STEP_BITS), np.array(meaning, np.uint8), ends
+        roles[last] |= _ENDS * (folded in following)  # a step from the root is its byte
+    roles[list(b"0123456789")] |= _IS_DIGIT
+    roles[[*b"<>*\n.!?", *range(0x80, 256)]] |= _IS_SIGN
+    return hash_table(following, _STEP_BITS), np.array(meaning, np.uint8), roles
 
 
-_STEPS, _MEANING, _ENDS = _trie()
+_STEPS, _MEANING, _ROLES = _trie()
 
 
 @inner
@@ -91,11 +96,17 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
     """
     p, chars, lines, crossed, numbered_at, digits = i, 0, 0, False, -1, False
     while p > lo and chars < MAX_LABEL_CHARS:
-        c = v[p - 1]
+        c, role = v[p - 1], _ROLES[v[p - 1]]
+        # Most bytes of a text of numbers do nothing.
+        if role & ~_IS_DIGIT == 0:
+            digits = digits or role != 0
+            chars += 1
+            p -= 1
+            continue
         if c == 60 or c == 62 or c == 42:
             break
         # Digits and signs between numbers end no word.
-        found = _word_that_ends(v, lo, p) & _CLASS if _ENDS[c] else 0
+        found = _word_that_ends(v, lo, p) & _CLASS if role & _ENDS else 0
         if found == NUMBER:
             # Behind another number it says nothing of this one.
             numbered_at = chars if numbered_at < 0 and not digits else numbered_at

@@ -36,16 +36,30 @@ from tasks.kernels.pii.labels import (
     label_after,
     label_before,
 )
+from tasks.kernels.pii.number_rows import (
+    DATES,
+    DAY,
+    are_years,
+    counts_up,
+    holds_a_date,
+    is_a_row_of_digits,
+    is_date,
+    is_in_a_dump,
+    is_version,
+)
 from tasks.kernels.pii.shapes import SIZE_BITS, shape_of
 
 MAX_PHONE_DIGITS, MAX_NATIONAL_DIGITS, MAX_LABELLED_DIGITS = 15, 12, 14
 MIN_TOLD_DIGITS = 9
 """Of a number that a word alone makes a telephone number."""
+NORTH_AMERICAN_DIGITS = 8
+"""Of the shortest number behind +1, the 1 included; Canada has some of seven digits (310-1234)."""
+MIN_FRACTION_DIGITS = 10
+"""Of a decimal: behind a dot no plan has so many digits in one group."""
 NOT_OF_PHONES = 1 << CARD | 1 << ADDRESS
 NEAR_CHARS, NEXT_CHARS = 24, 5
 """How far a word decides alone, and how far it decides against a number in groups."""
 
-_LAST_SIZE = (1 << SIZE_BITS) - 1
 _LOCAL_SHAPES = (shape_of(3, 4), shape_of(4, 4), shape_of(7), shape_of(8))
 _TRUNK_SHAPES = (shape_of(3, 7), shape_of(3, 8), shape_of(4, 7), shape_of(4, 8))
 _MOBILE_SHAPES = np.array(
@@ -54,12 +68,9 @@ _MOBILE_SHAPES = np.array(
 )
 _JOINS = np.frombuffer(b"#$%&=?@^\\_~", np.uint8).astype(np.uint64)
 """What joins a number to a longer name."""
-_DATES = (shape_of(4, 2, 2), shape_of(2, 2, 4), shape_of(4, 4))
-_DATE_SIZES = (1 << 3 * SIZE_BITS) - 1
-"""The bits of the last three groups in a shape."""
 _MONTH, _MONTH_SIZES = shape_of(4, 2), (1 << 2 * SIZE_BITS) - 1
 _YEARS_SIZES = (1 << 2 * SIZE_BITS) - 1
-_DAY, _ZIP = shape_of(8), shape_of(5, 4)
+_ZIP = shape_of(5, 4)
 _NEAR_BYTES = 48
 """How far Chinese makes an unbroken number a Chinese one."""
 
@@ -134,24 +145,31 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     )
     dotted = start == i and start > lo and v[start - 1] == 46
     # 252.227-7014 is a clause of some law, 10.0.19041.1 a version, 8.8.4.4 an address.
-    if signs & DOT != 0 and (signs & HYPHEN != 0 or dotted or _is_version(groups, k)):
+    if signs & DOT != 0 and (signs & HYPHEN != 0 or dotted or is_version(groups, k)):
         return 0
     if signs & DOT != 0 and end + 1 < hi and v[end] == 46 and is_any(v[end + 1], DIGIT):
         return 0
-    if _is_date(v, i, end, shape) or _holds_a_date(v, i, groups, k) or _counts_up(v, i, groups, k):
+    if is_date(v, i, end, shape) or holds_a_date(v, i, groups, k) or counts_up(v, i, groups, k):
         return 0
-    if groups[END] == i + 8 and _is_date(v, i, i + 8, _DAY):  # ordinance 20151008-011
+    if groups[END] == i + 8 and is_date(v, i, i + 8, DAY):  # ordinance 20151008-011
         return 0
     if shape == _ZIP and signs == HYPHEN and _is_behind_a_state(v, lo, i):
         return 0
     # 0.0004392232 is a decimal, and 1 (1900-1999) the years of something.
     if k > 0 and groups[END] == i + 1 and v[i] == 48 and v[i + 1] == 46:
         return 0
-    if k > 1 and shape & _YEARS_SIZES == _DATES[2] and _are_years(v, groups[END + k - 1], end):
+    # 33.3333333333 is a decimal, and so is whatever a per cent sign follows.
+    if k == 1 and signs == DOT and digits - groups[DIGITS] >= MIN_FRACTION_DIGITS:
+        return 0
+    if end < hi and v[end] == 37 and not _is_escape(v, hi, end):
+        return 0
+    if k > 1 and shape & _YEARS_SIZES == DATES[2] and are_years(v, groups[END + k - 1], end):
         return 0
     # 27  2008-06 is cut from such a row.
     cut = k > 0 and shape & _MONTH_SIZES == _MONTH and end < hi and v[end] == 45
     if cut and 1800 <= value_of(v, end - 7, end - 3) < 2100:
+        return 0
+    if k == 0 and digits == 8 and label in (NAME, CALL) and _is_next_field(v, lo, start, chars):
         return 0
     if label in (NONE, NUMBER) or crossed or (label == OTHER and chars > NEXT_CHARS):
         after = label_after(v, lo, hi, end)
@@ -160,7 +178,7 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     if label == NAME and chars <= NEAR_CHARS and not crossed and digits <= MAX_NATIONAL_DIGITS:
         local = False
         for n in range(len(_LOCAL_SHAPES)):
-            local = local or shape == _LOCAL_SHAPES[n]
+            local = local or (shape == _LOCAL_SHAPES[n] and signs & SLASH == 0)
         if digits >= MIN_TOLD_DIGITS or (local and chars <= NEAR_CHARS // 2):
             return kinds.TOLD_PHONE
     far = label != OTHER or chars > NEAR_CHARS
@@ -171,7 +189,7 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         and _is_cn_mobile(v, lo, hi, i, start, end, digits, shape, signs)
     ):
         return kinds.CN_MOBILE
-    if k == 0 and label != NAME and _is_a_row_of_digits(v, i, end):
+    if k == 0 and label != NAME and is_a_row_of_digits(v, i, end):
         return 0
     # Seconds since 1970 have ten digits, too.
     weak = label in (CALL, NUMBER) and not crossed
@@ -191,11 +209,34 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
             set_apart = set_apart or shape == _TRUNK_SHAPES[n]
     if set_apart and digits <= MAX_NATIONAL_DIGITS:
         return kinds.PLAIN_PHONE
-    if signs & (BLANK | DOT) == BLANK | DOT or _is_in_a_dump(v, hi, end):
+    if signs & (BLANK | DOT) == BLANK | DOT or is_in_a_dump(v, hi, end):
         return 0
     if k > 0 and nth >= 0 and 9 <= digits <= MAX_NATIONAL_DIGITS:
         return kinds.LOCAL_PHONE
     return 0
+
+
+@inner
+def _is_next_field(v: np.ndarray, lo: int, start: int, chars: int) -> bool:
+    """Whether a quote and a comma end the text with the word, which is so many bytes before, and it
+    has at least three words: "paper for fax","48022090" are fields of a row."""
+    p, limit = start - 1, max(lo + 1, start - chars)
+    while p > limit and not (v[p] == 44 and v[p - 1] == 34):
+        p -= 1
+    if p <= limit:
+        return False
+    blanks, p = 0, p - 2
+    limit = max(lo, p - NEAR_CHARS)
+    while p > limit and v[p] != 34 and v[p] != 10 and v[p] != 58:
+        blanks += v[p] == 32
+        p -= 1
+    return blanks > 1
+
+
+@inner
+def _is_escape(v: np.ndarray, hi: int, i: int) -> bool:
+    """Whether the per cent sign at i begins a byte of a URL, as in tel=2125552368%20."""
+    return i + 2 < hi and is_any(v[i + 1], HEX) and is_any(v[i + 2], HEX)
 
 
 @inner
@@ -230,97 +271,8 @@ def _is_near_chinese(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> b
 
 
 @inner
-def _is_version(groups: np.ndarray, k: int) -> bool:
-    """Whether these groups between dots have none of four digits, or one of a single digit behind
-    the first."""
-    longest, shape = np.int64(0), groups[SHAPE + k]
-    for _ in range(k):
-        size = shape & _LAST_SIZE
-        if size == 1:
-            return True
-        longest, shape = max(longest, size), shape >> SIZE_BITS
-    return k == 3 and max(longest, shape) < 4
-
-
-@inner
-def _holds_a_date(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
-    """Whether three of more groups are a day: 2005-03-23 23 goes on with a clock, and a number of a
-    row stands before 27  2008-06-20."""
-    for n in range(k - 2 if k > 2 else 0):
-        sizes = groups[SHAPE + n + 3] & _DATE_SIZES
-        if sizes == _DATES[0] and _is_date(v, groups[END + n], groups[END + n + 3], sizes):
-            return True
-    return k > 2 and _is_date(v, i, groups[END + 2], groups[SHAPE + 2])
-
-
-@inner
-def _is_in_a_dump(v: np.ndarray, hi: int, end: int) -> bool:
-    """Whether one of the next two pairs of hexadecimal digits has a letter and a digit, as in
-    05 34 15 98 97 e8 06."""
-    for _ in range(2):
-        if (
-            end + 3 > hi
-            or v[end] != 32
-            or not (is_any(v[end + 1], HEX) and is_any(v[end + 2], HEX))
-        ):
-            return False
-        end += 3
-        if end < hi and is_any(v[end], ALNUM):
-            return False
-        if is_any(v[end - 2], DIGIT) != is_any(v[end - 1], DIGIT):
-            return True
-    return False
-
-
-@inner
-def _counts_up(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
-    """Whether each of at least four groups is one more than the last: 01 02 03 04 05."""
-    if k < 3:
-        return False
-    last = value_of(v, i, groups[END])
-    for n in range(1, k + 1):
-        value = value_of(v, groups[END + n - 1], groups[END + n])
-        if value != last + 1:
-            return False
-        last = value
-    return True
-
-
-@inner
 def _is_behind_a_state(v: np.ndarray, lo: int, i: int) -> bool:
     """Whether two capitals stand before i, as in "Carmella, MI 02061-1971"."""
     if i - 4 < lo or v[i - 1] != 32 or is_any(v[i - 4], ALPHA):
         return False
     return is_any(v[i - 2], UPPER) and is_any(v[i - 3], UPPER)
-
-
-@inner
-def _is_a_row_of_digits(v: np.ndarray, i: int, end: int) -> bool:
-    """Whether each digit is one more than the last: 0123456789."""
-    for j in range(i + 1, end):  # noqa: SIM110 (a generator does not compile)
-        if v[j] != v[j - 1] + 1:
-            return False
-    return True
-
-
-@inner
-def _are_years(v: np.ndarray, first_end: int, end: int) -> bool:
-    """Whether the four digits before each place are years."""
-    first, last = value_of(v, first_end - 4, first_end), value_of(v, end - 4, end)
-    return 1800 <= first < 2100 and 1800 <= last < 2100
-
-
-@inner
-def _is_date(v: np.ndarray, i: int, end: int, shape: int) -> bool:
-    """Whether these groups are a day or two years."""
-    value = value_of(v, i, end)
-    if shape == _DATES[1]:
-        day, month, year = value // 1_000_000, value // 10_000 % 100, value % 10_000
-        return 1800 <= year < 2100 and 1 <= min(day, month) <= 12 and max(day, month) <= 31
-    year, rest = value // 10_000, value % 10_000
-    if year < 1800 or year >= 2100:
-        return False
-    if shape == _DATES[2] and 1800 <= rest < 2100:
-        return True
-    month, day = rest // 100, rest % 100
-    return (shape == _DATES[0] or shape == _DAY) and 1 <= month <= 12 and 1 <= day <= 31

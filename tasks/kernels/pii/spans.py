@@ -33,6 +33,7 @@ from tasks.kernels.pii.phones import (
     MAX_NATIONAL_DIGITS,
     MAX_PHONE_DIGITS,
     MIN_TOLD_DIGITS,
+    NORTH_AMERICAN_DIGITS,
     NOT_OF_PHONES,
     ends_a_phone,
     follows_abbreviation,
@@ -243,6 +244,9 @@ def _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, shapes
             end, digits = groups[END + k], groups[DIGITS + k]
             if 7 <= digits <= MAX_PHONE_DIGITS and ends_a_phone(v, high, end):
                 kind = kinds.TOLD_PHONE if told and digits >= MIN_TOLD_DIGITS else kinds.PHONE
+                # No number of North America is shorter: +1 212-555 is cut from one.
+                if kind == kinds.PHONE and v[i] == 49 and digits < NORTH_AMERICAN_DIGITS:
+                    break
                 count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end))
         return count
     start = local_phone_start(v, low, high, i, groups[END])

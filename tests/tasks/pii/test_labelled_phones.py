@@ -34,6 +34,11 @@ from tasks.pii.spans import find_spans
         ("بالهاتف 01012345678", "بالهاتف <PHONE>"),
         ("13912345678（手机）", "<PHONE>（手机）"),
         ("call Dr. Smith at 2125552368", "call Dr. Smith at <PHONE>"),
+        (
+            'equal("phone", "48022090"); ("Fax","48022090")',
+            'equal("phone", "<PHONE>"); ("Fax","<PHONE>")',
+        ),
+        ("tel=2125552368%20x, 1.800.555.0199", "tel=<PHONE>%20x, <PHONE>"),
         ("TEL: +225 05775748", "TEL: <PHONE>"),  # of a plan that has changed
     ],
 )
@@ -69,6 +74,9 @@ def test_words_behind_a_number_count_where_the_verb_comes_last(text) -> None:
         "PHONE_NO()\n   25  1999-11-11 21:46, err_num: 2, packets: 49640783, REFID:3154273850",
         "01 02 03 04 05, 'CELULARES,DE MADEIRA',44189000, nr 101000?21022086 ",
         "05 34 15 98 97 e8 06, 02 00 02 11 82 df 8e, 174 0000.0000 yes",
+        ".cell { width: 33.3333333333%; } .mobile { flex: 16.6666666667 }",
+        'own number 202 18/11/2020; "paper for your fax","48022090","bars for contact",39169090',
+        'service by phone"\n"nbs_1","1.1805.40.00", telephone of Nokia 1200/1208',
         "telefonia 85179010, 'cep': '83050580', NR:XXX 22.05.11/14.25",
     ],
 )

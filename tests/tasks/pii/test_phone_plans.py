@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
+from tasks.kernels.pii.phones import NORTH_AMERICAN_DIGITS
 from tasks.pii import phone_classes, phone_plans
 from tasks.pii.config import PiiConfig
 from tasks.pii.digit_classes import DigitClasses
 from tasks.pii.phone_classes import are_international, are_national
+from tasks.pii.phone_plans import plan_of
 from tasks.pii.phones import MANY, is_international, phone_shapes
 from tasks.pii.spans import find_spans
 from tests.support.data import pii_oracles
@@ -168,3 +170,8 @@ def test_text_of_many_numbers_has_the_spans_of_its_lines() -> None:
         wanted += [(start + a, start + b, kind) for a, b, kind in find_spans(line.encode(), config)]
         start += len(line) + 1
     assert find_spans("\n".join(lines).encode(), config) == wanted and len(wanted) > MANY
+
+
+def test_shortest_number_of_north_america_has_as_many_digits_as_the_search_asks_for() -> None:
+    assert len("1") + plan_of(1).min_digits == NORTH_AMERICAN_DIGITS
+    assert find_spans(b"see +1 310-1234", PiiConfig(types=("PHONE",))) == [(4, 15, "PHONE")]
