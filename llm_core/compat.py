@@ -59,9 +59,9 @@ flash_backward: Callable[..., Any] | None = getattr(
 """(grad, q, k, v, mixed, lse_BHQ, None, None, Q, K, 0.0, is_causal, state, state) → dq, dk, dv."""
 
 
-fbgemm_product: Callable[..., Tensor] | None = getattr(
-    torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32", None
-)
+_fbgemm = getattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32", None)
+# Without the wrapper in Python, which searches every argument of every call for stand-ins.
+fbgemm_product: Callable[..., Tensor] | None = getattr(_fbgemm, "_op", _fbgemm)
 """(x_MK float32, scale of x, number that stands for its zero, packed) → x weightᵀ in float32; the
 one operation that rounds x by a given scale. torch announces the end of this namespace."""
 

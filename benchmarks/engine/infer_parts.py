@@ -17,7 +17,7 @@ from llm_core.infer.bursts import Start
 from llm_core.infer.cache.attention import any_length
 from llm_core.infer.cache.paged import Pass
 from llm_core.infer.choice.choosing import Choosers, choose
-from llm_core.infer.choice.edits import LogitEdits
+from llm_core.infer.choice.edits import logit_edits
 from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.config import EngineConfig
 from llm_core.infer.engine import Engine
@@ -51,13 +51,16 @@ def choosing_s(model: Transformer, rows: int) -> dict[str, float]:
     steps_B = torch.zeros(rows, dtype=torch.int64)
     found = {}
     for kind, params in KINDS.items():
-        edits = LogitEdits(model.config.vocab_size, logits_BV.device)
+        edits = logit_edits(model.config.vocab_size, logits_BV.device)
         choosers = Choosers.of([params] * rows, range(rows), logits_BV.device)
         slots = [edits.take(params, range(100)) for _ in range(rows) if params.counts_tokens]
         elapsed_s = []
         for _ in range(REPEATS + 2):
             began = time.process_time()
-            given_BV = edits.apply(logits_BV, slots) if slots else logits_BV
+            given_BV = logits_BV
+            if slots:  # in a copy, as the engine does
+                given_BV = logits_BV.clone()
+                edits.apply(given_BV, dict(enumerate(slots)))
             ids = choose(given_BV, choosers, steps_B).tolist()
             if slots:
                 edits.count(slots, ids)

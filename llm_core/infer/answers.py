@@ -84,8 +84,7 @@ def edited(logits_BV: Tensor, choices: Sequence[Choice], edits: LogitEdits) -> T
         return logits_BV
     logits_BV = logits_BV.to(torch.float32, copy=True)
     if counted:
-        rows = list(counted)
-        logits_BV[rows] = edits.apply(logits_BV[rows], list(counted.values()))
+        edits.apply(logits_BV, counted)
     if bound:
         bound_rows, stops = zip(*bound, strict=True)
         logits_BV[list(bound_rows), list(stops)] = float("-inf")

@@ -26,7 +26,7 @@ from llm_core.infer.cache.blocks import BlockPool
 from llm_core.infer.cache.paged import PagedCache, Pass
 from llm_core.infer.cache.rows import MakesCaches, make_cache, place_of
 from llm_core.infer.choice.choosing import Choosers, check_chosen, check_id, choose
-from llm_core.infer.choice.edits import LogitEdits
+from llm_core.infer.choice.edits import logit_edits
 from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.choice.scores import Scored, score_rows
 from llm_core.infer.config import EngineConfig
@@ -64,7 +64,7 @@ class Engine:
         self.captures = self.device.type == "cuda"
         """Whether passes of few tokens, and decodes beside many, are captured and not computed one
         operation after another."""
-        self.edits = LogitEdits(model.config.vocab_size, self.device)
+        self.edits = logit_edits(model.config.vocab_size, self.device)
         self.num_prefix_tokens = self.num_preemptions = self.num_computed_tokens = 0
         self._choices: dict[Running, Choice] = {}
         self._choosers: tuple[list[Choice], Choosers] | None = None

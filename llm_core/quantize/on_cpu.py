@@ -94,11 +94,12 @@ class OrderedInt8:
 
     def product(self, x_MK: Tensor) -> Tensor:
         assert compat.fbgemm_product is not None
-        x_MK, dtype = x_MK.float(), x_MK.dtype
+        if x_MK.dtype != torch.float32:
+            return self.product(x_MK.float()).to(x_MK.dtype)
         # A row of zeros divides zero by zero; whatever number that becomes is multiplied by zero.
         size_M1 = x_MK.abs().amax(-1, keepdim=True)
         y_MN = compat.fbgemm_product(x_MK / size_M1, 1 / self.most, self.most + 1, self.packed)
-        return y_MN.mul_(size_M1).to(dtype)
+        return y_MN.mul_(size_M1)
 
     def rounded(self) -> Rounded:
         numbers, scale = compat.fbgemm_stored(self.packed)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from llm_core.model.attention import split_together
 from llm_core.model.norm import RMSNorm, add_then_norm
+from llm_core.model.transformer import gated
 
 # N tokens, each of a sequence of its own · M blocks of a sequence · T tokens of a block
 # H query heads · G key/value heads · R query heads that share one · D width of a head
@@ -86,6 +87,21 @@ def split_heads(qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor,
         v_NGD.numpy(),
     )  # fmt: skip
     return tuple(x.unflatten(0, (batch, tokens)).transpose(1, 2) for x in (q_NHD, k_NGD, v_NGD))  # type: ignore[return-value]
+
+
+def gate(inner_BTI: Tensor, block: int) -> Tensor:
+    """As `llm_core.model.transformer.gated`."""
+    width = inner_BTI.shape[-1]
+    if not (_is_few(inner_BTI, width) and inner_BTI.is_contiguous()):
+        return gated(inner_BTI, block)
+    from llm_core.kernels.cpu.decode import gate as gate_of_rows
+
+    out_BTF = torch.empty(*inner_BTI.shape[:-1], width // 2)
+    blocks = width // (2 * block)
+    gate_of_rows(
+        inner_BTI.view(-1, blocks, 2, block).numpy(), out_BTF.view(-1, blocks, block).numpy()
+    )
+    return out_BTF
 
 
 def _is_few(x: Tensor, row_width: int) -> bool:

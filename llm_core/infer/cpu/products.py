@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from llm_core.infer.cpu import few_rows
 from llm_core.model.attention import split_together
 from llm_core.model.norm import add_then_norm
-from llm_core.model.transformer import Transformer
+from llm_core.model.transformer import SwiGLU, Transformer, gated
 
 # N rows · I inputs · O outputs
 
@@ -43,6 +43,8 @@ def speed_up(model: Transformer, copy_weights: bool) -> None:
             block.add_norm = few_rows.add_norm
         if block.attention.split_cached is split_together:
             block.attention.split_cached = few_rows.split_heads
+        if isinstance(block.ffn, SwiGLU) and block.ffn.gated is gated:
+            block.ffn.gated = few_rows.gate
     if copy_weights:
         _pack(model)
 

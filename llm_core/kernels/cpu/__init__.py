@@ -18,12 +18,19 @@ from llm_core.private_folder import cache_folder
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Decorator of a kernel: sums may be regrouped, NaN and infinities stay what they are."""
+    return _kept(function, {"reassoc", "contract", "nsz"})
+
+
+def compiled_as_written(function: Callable[..., Any]) -> Any:
+    """Decorator of a kernel whose every operation rounds as torch's own would."""
+    return _kept(function, False)
+
+
+def _kept(function: Callable[..., Any], fastmath: set[str] | bool) -> Any:
     # Read when a function is decorated, and set for all of Numba: others keep their code elsewhere.
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = before or str(cache_folder("cpu_kernels"))
     try:
-        return numba.njit(
-            cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}
-        )(function)
+        return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
     finally:
         numba.config.CACHE_DIR = before

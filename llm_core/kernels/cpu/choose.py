@@ -1,4 +1,5 @@
-"""Draws the next token of each row by the definitions of `llm_core.infer.choice.sampling`.
+"""Edits logits and draws the next token of each row by the definitions of
+`llm_core.infer.choice.sampling`.
 
 Nothing is sorted but the few tokens among which a filter ends: tokens are counted and weighed in
 narrow ranges of logits, from the likeliest down, until top-k or top-p is reached. What is kept
@@ -10,14 +11,34 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from llm_core.kernels.cpu import compiled
+from llm_core.kernels.cpu import compiled, compiled_as_written
 
-# B rows · V vocabulary
+# B rows · V vocabulary · K places for ids
 
 RANGES_PER_NAT, RANGES = 64, 2048
 """The last range has what is less likely than the best by e^32 and more."""
 RUN = 128
 """Weights that are summed before sums are compared with a number."""
+
+
+@compiled_as_written
+def edit(  # type: ignore[no-untyped-def]
+    logits_V, ids_K, counts_K, is_repeated_K, bias_K, num_ids, repetition, presence, frequency
+):
+    """Edit the logits of the first num_ids ids, which are in range and differ, in place.
+
+    counts: how often each is in the answer; is_repeated: whether it is in prompt or answer. All
+    numbers but ids and counts: float32.
+    """
+    for place in range(num_ids):
+        token, count = ids_K[place], np.float32(counts_K[place])
+        logit = logits_V[token]
+        if is_repeated_K[place]:
+            logit = logit / repetition if logit > 0 else logit * repetition
+        if count > 0:
+            logit -= presence
+        logit -= frequency * count
+        logits_V[token] = logit + bias_K[place]
 
 
 @compiled

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from llm_core.config import ConfigError
-from llm_core.infer.choice.edits import LogitEdits
+from llm_core.infer.choice.edits import DenseEdits, ListedEdits, LogitEdits
 from llm_core.infer.choice.sampling import GREEDY, SamplingParams
 from llm_core.infer.engine import Engine, EngineConfig
 from llm_core.infer.generation import generate
@@ -156,17 +156,55 @@ def test_penalties_and_bias_change_what_their_definitions_say() -> None:
         assert len(set(alone(model, PROMPT, params, 12))) == 12
 
 
-def test_a_repetition_penalty_lowers_logits_of_either_sign_once_per_id() -> None:
-    edits = LogitEdits(4, torch.device("cpu"))
+@pytest.mark.parametrize("edits", [DenseEdits(4, torch.device("cpu")), ListedEdits(4)])
+def test_a_repetition_penalty_lowers_logits_of_either_sign_once_per_id(edits: LogitEdits) -> None:
     params = SamplingParams(repetition_penalty=2.0, logit_bias={3: -1.0})
     slots = [edits.take(params, prompt) for prompt in ([0, 0, 0], [1])]
     edits.count(slots, [1, 3])
     logits = torch.tensor([[4.0, -4.0, 4.0, 4.0]] * 2)
-    assert edits.apply(logits, slots).tolist() == [[2.0, -8.0, 4.0, 3.0], [4.0, -8.0, 4.0, 1.0]]
+    edits.apply(logits, dict(enumerate(slots)))
+    assert logits.tolist() == [[2.0, -8.0, 4.0, 3.0], [4.0, -8.0, 4.0, 1.0]]
     edits.release(slots[0])
     again = edits.take(SamplingParams(presence_penalty=0.5), [2])
     assert again == slots[0]
-    assert edits.apply(logits[:1], [again]).tolist() == [[4.0, -4.0, 4.0, 4.0]]
+    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [4.0, -4.0, 4.0, 4.0]])
+    edits.apply(logits, {1: again})
+    assert logits.tolist() == [[0.0, 0.0, 0.0, 0.0], [4.0, -4.0, 4.0, 4.0]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_listed_edits_are_those_of_rows_over_the_vocabulary_to_the_last_bit(seed: int) -> None:
+    """Answers come and go, so that slots are used again, and grow beyond their first places."""
+    vocab, moments = 300, random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    dense, listed = DenseEdits(vocab, torch.device("cpu")), ListedEdits(vocab)
+    slots: list[tuple[int, int]] = []
+    for step in range(120):
+        if not slots or (len(slots) < 6 and moments.random() < 0.1):
+            biased = moments.sample(range(vocab), moments.choice([0, 0, 1, 40]))
+            params = SamplingParams(
+                repetition_penalty=moments.choice([1.0, 1.1, 0.7]),
+                presence_penalty=moments.choice([0.0, 0.3, -0.2]),
+                frequency_penalty=moments.choice([0.0, 0.1, -0.7]),
+                logit_bias={token: moments.uniform(-100, 100) for token in biased},
+            )
+            prompt = moments.choices(range(vocab), k=moments.randrange(1, 200))
+            slots.append((dense.take(params, prompt), listed.take(params, prompt)))
+        if len(slots) > 1 and moments.random() < 0.05:
+            ended = slots.pop(moments.randrange(len(slots)))
+            dense.release(ended[0])
+            listed.release(ended[1])
+        logits_BV = torch.randn(7, vocab, generator=generator)
+        logits_BV[:, step % vocab] = float("-inf")
+        rows = moments.sample(range(7), len(slots))
+        expected_BV, found_BV = logits_BV.clone(), logits_BV.clone()
+        dense.apply(expected_BV, dict(zip(rows, (slot for slot, _ in slots), strict=True)))
+        listed.apply(found_BV, dict(zip(rows, (slot for _, slot in slots), strict=True)))
+        assert torch.equal(found_BV, expected_BV)
+        ids = moments.choices(range(40 if step % 2 else vocab), k=len(slots))
+        dense.count([slot for slot, _ in slots], ids)
+        listed.count([slot for _, slot in slots], ids)
+    assert dense.num_taken == listed.num_taken == len(slots)
 
 
 def test_frequency_counts_and_presence_does_not() -> None:
@@ -248,7 +286,7 @@ def test_two_hundred_requests_with_cancellations_leak_nothing_and_answer_as_alon
         alive = [each for each in alive if None in each[0].finishes]
     finish(engine)
     assert engine.num_preemptions > 0 and engine.num_prefix_tokens > 0
-    assert len(engine.edits._free) == len(engine.edits._answer_SV)
+    assert engine.edits.num_taken == 0
     for request, prompt in choose.sample(ended + alive, 60):
         other = make_engine(model)
         expected = other.submit(prompt, request.params, request.max_new_tokens, n=request.n)

@@ -15,6 +15,7 @@ from llm_core.kernels.cpu import decode
 from llm_core.model.attention import split_together
 from llm_core.model.norm import LayerNorm, RMSNorm, add_then_norm
 from llm_core.model.rope import rope_tables
+from llm_core.model.transformer import gated
 from tests.support.engine.small_model import make_model
 
 
@@ -114,3 +115,24 @@ def test_only_models_in_float32_get_kernels() -> None:
 
 def _refused(*_: object) -> None:
     raise AssertionError("not to be called")
+
+
+@given(
+    st.integers(1, 9), st.sampled_from([(1, 88), (3, 5), (4, 16)]),
+    st.sampled_from([0.1, 3.0, 60.0]), st.integers(0, 10**6),
+)  # fmt: skip
+def test_the_gate_is_that_of_float64_as_nearly_as_torch_is(
+    rows: int, blocks: tuple[int, int], spread: float, seed: int
+) -> None:
+    count, block = blocks
+    generator = torch.Generator().manual_seed(seed)
+    inner = torch.randn(rows, 1, count * 2 * block, generator=generator) * spread
+    torch.testing.assert_close(
+        few_rows.gate(inner, block).double(), gated(inner.double(), block), rtol=1e-6, atol=1e-30
+    )
+
+
+def test_the_gate_hides_no_number_that_is_none() -> None:
+    inner = torch.ones(2, 1, 8)
+    inner[0, 0, 1], inner[1, 0, 6] = float("nan"), float("nan")
+    assert few_rows.gate(inner, 4).isnan().nonzero().tolist() == [[0, 0, 1], [1, 0, 2]]
