@@ -35,10 +35,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     link_sample(folder)
     (folder / "chats").mkdir()
     (folder / "chats/mine.jsonl").symlink_to(ROOT / "data/sample/chats.jsonl")
-    for source in sorted((ROOT / "llm_core/data").glob("*.py")):
-        copy = folder / "src/loader" / source.name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(source.read_bytes())
+    for repository in ("data", "optim", "infer"):
+        for source in sorted((ROOT / "llm_core" / repository).glob("*.py")):
+            copy = folder / "src" / repository / source.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(source.read_bytes())
     make_programs(folder / "bin")
     return folder
 

@@ -28,12 +28,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from llm_core.infer.cache.attention import attend_keys
-from llm_core.infer.cache.rounding import from_int8, to_int8
+from llm_core.infer.cache.rounding import RoundedKeys
 from llm_core.infer.cache.rows import MakeCache, decode, place_of, prefill, static_cache
+from llm_core.infer.cache.rows import make_cache as new_cache
 from llm_core.infer.cache.static import CacheOverflow, RowCache
 from llm_core.model.attention import KeyValueCache
-from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 
 # B batch (rows) · T tokens of this pass · L tokens of a row · D width of the model · V vocabulary
@@ -94,7 +93,8 @@ def check_cache(
     assert num_tokens >= 4
     longest = max([num_tokens, *(shape.length for shape in shapes)])
     num_rows = max([MIN_ROWS, *(shape.rows for shape in shapes)])
-    compare = _Comparison(model, seed, make_cache, RoundedKeys(model.config) if int8 else None)
+    rounded = new_cache(model, RoundedKeys, 0, 0, True) if int8 else None
+    compare = _Comparison(model, seed, make_cache, rounded)
     checks: dict[str, Callable[[], Iterator[Tensor]]] = {
         "pieces": partial(compare.pieces, longest),
         "ragged_rows": partial(compare.ragged_rows, num_rows, longest),
@@ -108,17 +108,6 @@ def check_cache(
         "capacity": compare.capacity,
     }
     return [Check(name, largest(differences)) for name, differences in checks.items()]
-
-
-class RoundedKeys:
-    """Keeps nothing, and attends to keys and values that were rounded to 8 bits and back."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        self.config = config
-
-    def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
-        k_BGTD, v_BGTD = (from_int8(*to_int8(x), x.dtype) for x in (k_BGTD, v_BGTD))
-        return attend_keys(q_BHTD, k_BGTD, v_BGTD, self.config.window_of(layer))
 
 
 def largest(differences: Callable[[], Iterator[Tensor]]) -> float:

@@ -14,9 +14,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from llm_core.infer.cache.rounding import RoundedKeys
 from llm_core.infer.cache.rows import MakeCache, place_of, static_cache
 from llm_core.infer.cache.static import CacheOverflow
-from llm_core.infer.equivalence import PIECES, Check, RoundedKeys, cut, largest
+from llm_core.infer.equivalence import PIECES, Check, cut, largest
 from llm_core.model.transformer import Transformer
 
 # B rows · L tokens of a row · T tokens of a pass · D width of the model

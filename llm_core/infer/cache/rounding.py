@@ -13,6 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from llm_core.infer.cache.attention import attend_keys
+from llm_core.model.config import ModelConfig
+
 # D width of a head, the last dimension; a scale has a last dimension of 1
 
 MAX_CODE = 127
@@ -94,3 +97,16 @@ def to_int8(numbers: Tensor) -> tuple[Tensor, Tensor]:
 
 def from_int8(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     return codes.to(dtype) * scales.to(dtype)
+
+
+class RoundedKeys:
+    """Keeps nothing, and attends to keys and values that were rounded to 8 bits and back: what a
+    cache in 8 bits is held against."""
+
+    def __init__(self, config: ModelConfig, *place: object, int8: bool = True) -> None:
+        """place: what other kinds of caches are made with, and one that keeps nothing needs not."""
+        self.config = config
+
+    def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
+        k_BGTD, v_BGTD = (from_int8(*to_int8(x), x.dtype) for x in (k_BGTD, v_BGTD))
+        return attend_keys(q_BHTD, k_BGTD, v_BGTD, self.config.window_of(layer))

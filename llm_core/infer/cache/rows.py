@@ -17,6 +17,7 @@ from torch import Tensor
 from llm_core.infer.cache.blocks import BlockPool, OutOfBlocks
 from llm_core.infer.cache.branches import BranchCache
 from llm_core.infer.cache.paged import PagedCache, Pass
+from llm_core.infer.cache.rounding import RoundedKeys
 from llm_core.infer.cache.static import CacheOverflow, RowCache, StaticCache, check_shorter
 from llm_core.model.transformer import Transformer
 
@@ -52,7 +53,7 @@ class MakesCaches(Protocol):
         """As `make_branches`."""
 
 
-Kind = TypeVar("Kind", StaticCache, PagedCache)
+Kind = TypeVar("Kind", StaticCache, PagedCache, RoundedKeys)
 
 
 def make_cache(

@@ -24,6 +24,7 @@ from llm_core.infer.bits_per_byte import score_documents
 from llm_core.infer.cache.attention import any_length
 from llm_core.infer.cache.branches import BranchCache
 from llm_core.infer.cache.paged import PagedCache, Pass
+from llm_core.infer.cache.rounding import RoundedKeys
 from llm_core.infer.cache.rows import place_of
 from llm_core.infer.cache.static import CacheOverflow, StaticCache
 from llm_core.infer.choice.sampling import SamplingParams
@@ -79,6 +80,7 @@ IDLE = timedelta(days=3650)
 KINDS: dict[str, type] = {
     "StaticCache": StaticCache,
     "PagedCache": FollowedBlocks,
+    "RoundedKeys": RoundedKeys,
 }
 
 

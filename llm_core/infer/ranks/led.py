@@ -19,6 +19,7 @@ from torch import Tensor
 
 from llm_core.infer.cache.branches import BranchCache
 from llm_core.infer.cache.paged import PagedCache, Pass
+from llm_core.infer.cache.rounding import RoundedKeys
 from llm_core.infer.cache.rows import place_of
 from llm_core.infer.cache.static import CacheOverflow, StaticCache
 from llm_core.infer.ranks.layers import SharedModel
@@ -100,6 +101,13 @@ class LedBlocks(PagedCache):
         return super().attend(layer, q_BHTD, k_BGTD, v_BGTD)
 
 
+class LedRounded(RoundedKeys):
+    """Rounded keys of some heads, without a cache."""
+
+    orders: Orders
+    number: int
+
+
 class LedBranches(BranchCache):
     """Branches whose other heads are on other ranks."""
 
@@ -107,7 +115,7 @@ class LedBranches(BranchCache):
     number: int
 
 
-def _give_number(cache: _LedRows | LedBlocks | LedBranches, orders: Orders) -> None:
+def _give_number(cache: _LedRows | LedBlocks | LedRounded | LedBranches, orders: Orders) -> None:
     cache.orders, cache.number = orders, orders.number()
     orders.watch(cache, cache.number)
 
@@ -120,6 +128,7 @@ def _number_of(cache: Any) -> int:
 KINDS: dict[type, type] = {
     StaticCache: LedStatic,
     PagedCache: LedBlocks,
+    RoundedKeys: LedRounded,
 }
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,10 @@ def test_four_ranks_compute_every_family(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make_cache", [static_cache, paged_cache])
 def test_caches_pass_their_proof(make_cache, both) -> None:  # type: ignore[no-untyped-def]
-    checks = check_cache(both[0], [Shape(2, 6, 4)], 8, 0, make_cache)
-    assert all(check.passed for check in checks), checks
+    for int8 in (False, True):
+        make = partial(make_cache, int8=int8)
+        checks = check_cache(both[0], [Shape(2, 6, 4)], 8, 0, make, int8)
+        assert all(check.passed for check in checks), checks
 
 
 def test_requests_that_fork_wait_and_leave_are_answered_as_by_one_process(
