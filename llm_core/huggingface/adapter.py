@@ -11,6 +11,7 @@ computed here are refused by name.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,13 +26,13 @@ from torch import Tensor
 
 from llm_core.config import ConfigError
 from llm_core.durable import sync_file, sync_folder, write_durably
-from llm_core.huggingface.files import MAX_JSON_BYTES
+from llm_core.huggingface.files import ADAPTER_FILE, MAX_JSON_BYTES
 from llm_core.huggingface.names import NUMBERS, Made, joined_rows, names_of, split_rows
 from llm_core.json_files import UnreadableJson, read_json
 from llm_core.model.adapter import AdaptedModelConfig, AdapterConfig, adapted
 from llm_core.model.config import ModelConfig
 
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
 PREFIX = "base_model.model."
 MOST_RANK = 1 << 16
 """Far above every published adapter: what a damaged file says is allocated."""
@@ -50,6 +51,12 @@ FIXED: dict[str, Any] = {
     "trainable_token_indices": None,
 }
 """Settings of PEFT that are computed in this one way. Dropout is one of its training alone."""
+ELSEWHERE = ("arrow_config", "kasa_config", "monteclora_config", "use_bdlora", "use_qalora")
+"""Younger settings that compute something else where they are set. They are not written, as older
+versions of PEFT do not know them."""
+STARTS = (True, False, None, "eva", "gaussian", "orthogonal")
+"""How factors may begin (`init_lora_weights`). All others, as "pissa", take the first factors off
+the base when they are read."""
 
 
 def write_adapter(
@@ -96,34 +103,50 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         raise ConfigError(f"{file} cannot be read as JSON ({error}); fetch it again") from error
     if not isinstance(values, Mapping):
         raise ConfigError(f"{file} is not a mapping of names to values; fetch it again")
-    for name, fixed in FIXED.items():
+    for name, fixed in (FIXED | dict.fromkeys(ELSEWHERE)).items():
         if (found := values.get(name, fixed)) != fixed and (found or fixed):
             raise ConfigError(
                 f"{file}: {name} ({str(found)[:80]}) must be {fixed}, the one way computed here;"
                 " give another adapter, or merge it with PEFT"
             )
-    rank, alpha = values.get("r"), values.get("lora_alpha")
-    if type(rank) is not int or rank > MOST_RANK or type(alpha) not in (int, float):
+    if (start := values.get("init_lora_weights", True)) not in STARTS:
         raise ConfigError(
-            f"{file}: r ({str(rank)[:20]}) must be a whole number up to {MOST_RANK:,} and"
-            f" lora_alpha ({str(alpha)[:20]}) a number; fetch it again"
+            f"{file}: init_lora_weights ({str(start)[:80]}) changes the base; save it with"
+            " path_initial_model_for_weight_conversion, which PEFT has for that"
         )
-    scaling = "root_rank" if values.get("use_rslora") else "rank"
-    return AdapterConfig("lora", rank, float(alpha), scaling)  # type: ignore[arg-type]
+    rank, alpha = values.get("r"), values.get("lora_alpha")
+    if type(rank) is not int or not 0 < rank <= MOST_RANK:
+        raise ConfigError(
+            f"{file}: r ({str(rank)[:20]}) must be a whole number from 1 up to {MOST_RANK:,};"
+            " fetch it again"
+        )
+    if type(alpha) not in (int, float) or not 0 < alpha < math.inf:
+        raise ConfigError(
+            f"{file}: lora_alpha ({str(alpha)[:20]}) must be a positive number; fetch it again"
+        )
+    root = values.get("use_rslora", False)
+    if type(root) is not bool:
+        raise ConfigError(
+            f"{file}: use_rslora ({str(root)[:20]}) must be true or false; fetch it again"
+        )
+    return AdapterConfig("lora", rank, float(alpha), "root_rank" if root else "rank")
 
 
 def base_of(folder: Path) -> str:
-    """What the adapter of a PEFT folder says its frozen model is; empty where it says nothing."""
+    """What the adapter of a PEFT folder says its frozen model is. Raises ConfigError where it says
+    nothing."""
     read_adapter_config(folder)
-    values = read_json(folder / CONFIG_FILE, MAX_JSON_BYTES)
-    return str(values.get("base_model_name_or_path") or "")
+    base = read_json(folder / CONFIG_FILE, MAX_JSON_BYTES).get("base_model_name_or_path")
+    if not base or not isinstance(base, str):
+        raise ConfigError(f"{folder} names no frozen model; set export.base=FOLDER")
+    return base
 
 
 def adapted_as_in(folder: Path, model: ModelConfig) -> AdaptedModelConfig:
     """A model with the factors of a PEFT folder, whatever layers they are for. Raises ConfigError
     for one without any."""
     adapter = read_adapter_config(folder)
-    whole, tensors = adapted(model, adapter), _read_tensors(folder / WEIGHTS_FILE)
+    whole, tensors = adapted(model, adapter), _read_tensors(folder)
     assert isinstance(whole, AdaptedModelConfig)
     targets = {
         layer.split(".")[-1]: None
@@ -138,8 +161,7 @@ def adapted_as_in(folder: Path, model: ModelConfig) -> AdaptedModelConfig:
 def check_adapter(folder: Path, config: AdapterConfig) -> None:
     """Raises ConfigError where a PEFT folder has another kind of factors than the config."""
     found = read_adapter_config(folder)
-    if not (folder / WEIGHTS_FILE).is_file():
-        raise ConfigError(f"{folder} has no {WEIGHTS_FILE}; only safetensors are read")
+    _weights_file(folder)
     for name in ("rank", "alpha", "scaling"):
         wanted, there = getattr(config, name), getattr(found, name)
         if wanted != there:
@@ -153,7 +175,7 @@ def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
     """The factors of a PEFT folder by our names, each made when it is asked for. Raises ConfigError
     where they are not those of the config."""
     check_adapter(folder, config.adapter)
-    rank, tensors = config.adapter.rank, _read_tensors(folder / WEIGHTS_FILE)
+    rank, tensors = config.adapter.rank, _read_tensors(folder)
     makers: dict[str, Callable[[slice], Tensor]] = {}
     for layer, theirs in _layers(config).items():
         shape = config.factored[re.sub(r"^blocks\.\d+\.", "", layer)]
@@ -161,10 +183,11 @@ def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
         of_a, of_b = [], []
         if not any(f"{PREFIX}{name}.lora_A.weight" in tensors for name in theirs):
             raise ConfigError(
-                f"{folder} has no factors for {layer}; leave {layer.split('.')[-1]} out of"
-                " adapter.targets"
+                f"{folder} has no factors for {layer}; give the adapter of this model, or leave"
+                f" {layer.split('.')[-1]} out of adapter.targets"
             )
         for name, num_rows in zip(theirs, sizes, strict=True):
+            _require_both(tensors, name, folder)
             of_a.append(_take(tensors, f"{name}.lora_A.weight", (rank, shape.columns), folder))
             of_b.append(_take(tensors, f"{name}.lora_B.weight", (num_rows, rank), folder))
         makers[f"{layer}.lora.a"] = partial(_joined, of_a)
@@ -177,6 +200,16 @@ def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
     return Made(makers)
 
 
+def _require_both(tensors: Mapping[str, Tensor], name: str, folder: Path) -> None:
+    """A part has both factors or none: one alone is half of a file."""
+    there = [f"{name}.lora_{each}.weight" for each in "AB"]
+    missing = [one for one in there if PREFIX + one not in tensors]
+    if len(missing) == 1:
+        raise ConfigError(
+            f"{folder}: {missing[0]} is missing beside its other factor; fetch it again"
+        )
+
+
 def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, int], folder: Path) -> Tensor:
     """Take a factor out of those of the files; zeros where the adapter has none there."""
     factor = tensors.pop(PREFIX + name, None)
@@ -186,6 +219,11 @@ def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, int], folder:
         raise ConfigError(
             f"{folder}: {name} is {tuple(factor.shape)} in {factor.dtype}, in the configured model"
             f" {shape}; give the adapter of this model"
+        )
+    if not factor.isfinite().all():
+        raise ConfigError(
+            f"{folder}: {name} holds NaN or infinity; train it again at a lower rate, or fetch it"
+            " again"
         )
     return factor
 
@@ -211,7 +249,18 @@ def _all_theirs(config: AdaptedModelConfig) -> list[str]:
     return [name for names in _layers(config).values() for name in names]
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
+def _weights_file(folder: Path) -> Path:
+    file = folder / WEIGHTS_FILE
+    if not file.is_file():
+        raise ConfigError(
+            f"{folder} has no {WEIGHTS_FILE}, and only safetensors are read; save it as such with"
+            " PEFT"
+        )
+    return file
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    file = _weights_file(folder)
     try:
         return load_file(file)
     except SafetensorError as error:

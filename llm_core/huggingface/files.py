@@ -24,6 +24,8 @@ from llm_core.tensor_files import Facts, TensorFile, facts_of
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CONFIG_FILE = "config.json"
+ADAPTER_FILE = "adapter_config.json"
+"""Of a PEFT folder, which has no other config."""
 MAX_JSON_BYTES = 64 << 20
 PART_BYTES = 5 * 10**9
 """As Hugging Face cuts large models."""
@@ -98,6 +100,11 @@ def write_folder(
 def read_values(folder: Path) -> Any:
     """What `config.json` holds. Raises ConfigError where there is none."""
     file = folder / CONFIG_FILE
+    if not file.is_file() and (folder / ADAPTER_FILE).is_file():
+        raise ConfigError(
+            f"{folder} is an adapter of PEFT, not a model; merge it with its base (textmill export"
+            f" folder={folder} out=DIR), or train it further as adapter.init_from"
+        )
     if not file.is_file():
         raise ConfigError(f"{folder} has no {CONFIG_FILE}; give the folder of a Hugging Face model")
     return _read_json(file)

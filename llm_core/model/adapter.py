@@ -98,6 +98,12 @@ class AdaptedModelConfig(ModelConfig):
                     f"adapter.targets ({target}) must name linear layers of the blocks of a"
                     f" {self.family} model; {nearest(target, list(known))}"
                 )
+        most = max(min(layer.rows, layer.columns) for layer in self.factored.values())
+        if self.adapter.rank > most:
+            raise ConfigError(
+                f"adapter.rank ({self.adapter.rank}) must be at most {most}, the rank of the"
+                f" largest matrix with factors; try {min(16, most)}"
+            )
 
     @property
     def factored(self) -> dict[str, Factored]:

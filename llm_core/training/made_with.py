@@ -23,6 +23,7 @@ from llm_core.training.run_config import RunConfig
 from llm_core.training.schedule import ONE_SIZE, learning_rate
 
 NUM_STEPS = "train.num_steps"
+BASE_DIGEST = "adapter.base"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def made_with(config: RunConfig, *splits: TokenShards) -> MadeWith:
         settings |= _dotted("adapter", key_config(config.adapter))
         if (base := config.train.init_from) is not None:
             # Whose weights are frozen, and so in no checkpoint.
-            settings["adapter.base"] = base_digest(base)
+            settings[BASE_DIGEST] = base_digest(base)
     digests = {f"shards.{shards.split}": _digest(shards) for shards in splits}
     return MadeWith(settings | digests, config.optim, config.train.batch_sizes)
 

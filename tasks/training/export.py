@@ -51,12 +51,18 @@ def export_checkpoint(
     from llm_core.optim.groups import has_frozen
     from llm_core.optim.method import AVERAGE
     from llm_core.tensor_files import DTYPES
+    from llm_core.training.made_with import BASE_DIGEST
     from llm_core.training.run_config import read_run_config
     from tasks.tokenizer.encoder import export_hugging_face
     from tasks.training.exported_adapter import factors_alone, with_base
 
     run = read_run_config(workdir / "config.json")
     is_adapted = run.adapter.kind != "none"
+    if config.base is not None:
+        raise ConfigError(
+            f"export.base ({config.base}) is for an adapter of PEFT; leave it out, the base of"
+            f" {workdir} is in its config"
+        )
     if config.adapter == "peft" and not is_adapted:
         raise ConfigError(NO_ADAPTER.format(workdir))
     if has_frozen(run.optim):
@@ -75,7 +81,9 @@ def export_checkpoint(
             dtype = _dtype(config) or DTYPES[saved.index.tensors[next(names)].dtype]
             writer = ModelWriter(run.model, dtype, folder, shards.eos_id, shards.turn_end_ids)
             weights = saved.each(published)
-            for name, weight in with_base(run, weights) if is_adapted else weights:
+            if is_adapted:
+                weights = with_base(run, weights, saved.made_with.get(BASE_DIGEST))
+            for name, weight in weights:
                 writer.put(name, weight)
             export_hugging_face(run.bytes_per_token.parent, folder)
             writer.finish()
@@ -103,6 +111,11 @@ def export_folder(model: Path, out: Path, config: ExportConfig) -> dict[str, Any
             raise ConfigError(f"{model} is an adapter of PEFT already; leave out export.adapter")
         with _new(out) as folder:
             return _report(out, merge_folder(model, config.base, folder, _dtype(config)))
+    if config.base is not None:
+        raise ConfigError(
+            f"export.base ({config.base}) is for an adapter of PEFT, {model} is none; leave it out,"
+            " or give such a folder"
+        )
     if config.adapter == "peft":
         if not is_adapter(model / ADAPTER_FOLDER):
             raise ConfigError(NO_ADAPTER.format(model))

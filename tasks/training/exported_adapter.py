@@ -24,7 +24,7 @@ from llm_core.huggingface.export import ModelWriter, read_config, read_weights
 from llm_core.huggingface.files import read_values
 from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.lora import merged
-from llm_core.training.adapted import with_factors
+from llm_core.training.adapted import base_digest, with_factors
 from llm_core.training.run_config import RunConfig
 
 TOKENIZER_FILES = (
@@ -52,15 +52,21 @@ def factors_alone(
 
 
 def with_base(
-    run: RunConfig, factors: Iterable[tuple[str, Tensor]]
+    run: RunConfig, factors: Iterable[tuple[str, Tensor]], digest: str | None
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, weight) of the merged model. Raises ConfigError where its base is in no folder."""
+    """(name, weight) of the merged model. digest: of the base that the factors were trained beside;
+    None: unknown. Raises ConfigError where that is in no folder, or has changed since."""
     model, base = run.trained_model, run.train.init_from
     assert isinstance(model, AdaptedModelConfig)
     if base is None:
         raise ConfigError(
             "train.init_from is null, so the frozen model is in no file; export the model that the"
             " run publishes, or export.adapter=peft"
+        )
+    if digest is not None and base_digest(base) != digest:
+        raise ConfigError(
+            f"train.init_from ({base}) is not the model that the factors were trained beside; put"
+            " that back, or take the factors alone with export.adapter=peft"
         )
     yield from merged(model, with_factors(read_weights(base, run.model), dict(factors)))
 

@@ -122,3 +122,14 @@ def test_an_adapter_is_exported_merged_or_alone_from_a_checkpoint_or_a_folder(
         elsewhere = ExportConfig(base=tmp_path / "nowhere")
         export_folder(tmp_path / "alone", tmp_path / "out", elsewhere)
     assert not (tmp_path / "out").exists()
+    named = ExportConfig(base=tmp_path / "base")
+    with pytest.raises(ConfigError, match=r"export\.base \(.*base\) is for an adapter of PEFT"):
+        export_folder(workdir / "model", tmp_path / "out", named)
+    with pytest.raises(ConfigError, match=r"export\.base \(.*base\) is for an adapter of PEFT"):
+        export_checkpoint(workdir, None, tmp_path / "out", named)
+
+    other = {name: weight + 1 for name, weight in base.state_dict().items()}
+    export_model(base.config, other, tmp_path / "base")
+    with pytest.raises(ConfigError, match="is not the model that the factors were trained beside"):
+        export_checkpoint(workdir, None, tmp_path / "out", ExportConfig())
+    assert not (tmp_path / "out").exists()
