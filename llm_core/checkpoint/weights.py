@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ class SavedWeights:
     step: int
     folder: Path
     index: Index
+    made_with: Mapping[str, Any]
+    """Settings and digests that decided it; empty where the checkpoint does not name them."""
 
     def each(self, kind: str | None = None) -> Iterator[tuple[str, Tensor]]:
         """(name, weight) of each; memory holds one. kind: of the optimizer state that is given in
@@ -71,15 +74,16 @@ def open_weights(root: Path, step: int | None = None) -> Iterator[SavedWeights]:
         try:
             folder = held.enter_context(hold(root, chosen))
             progress = read_progress(root, chosen, patient=True)
-            damage = progress if isinstance(progress, str) else None
+            damage, made_with = progress if isinstance(progress, str) else None, {}
             if isinstance(progress, Progress):
-                files = range(progress.num_files)
+                files, made_with = range(progress.num_files), progress.made_with or {}
                 damage = damage_in(root, chosen, progress.index_digest, files)
             if damage is not None:
                 raise CheckpointError(f"{folder} is damaged: {damage}; choose one of {there}")
-            saved = SavedWeights(chosen, folder, read_index(folder))
+            saved = SavedWeights(chosen, folder, read_index(folder), made_with)
         except FileNotFoundError as error:
             raise CheckpointError(
-                f"{folder_of(root, chosen)} went while it was opened ({error}); choose a later step"
+                f"{folder_of(root, chosen)} was removed while it was opened ({error}); choose a"
+                " later step"
             ) from error
         yield saved

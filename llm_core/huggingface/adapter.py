@@ -1,11 +1,11 @@
 """Writes and reads adapters in the layout of PEFT: `adapter_config.json` and
 `adapter_model.safetensors`.
 
-PEFT has two factors for each linear layer of Hugging Face's model, ours are of fused layers: the
-rows of A are cut by part, those of B put in the order of that model. A layer of which PEFT adapts
-some parts only, as queries and values without keys, has zeros for the rest, which training leaves
-zero: neither factor has a gradient where both are. Settings that change the result in a way not
-computed here are refused by name.
+PEFT has two factors for each linear layer of Hugging Face's model; ours belong to fused layers: the
+rows of A are cut by part, those of B are put in the order of that model. Where PEFT adapts only
+some parts of a layer, such as queries and values without keys, the other parts have zeros, which
+training leaves zero: where both factors are zero, neither has a gradient. Settings that change the
+result in a way not computed here are refused by name.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from llm_core.model.config import ModelConfig
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-MOST_RANK = 1 << 16
-"""Far above every published adapter: what a damaged file says is allocated."""
+MAX_RANK = 1 << 16
+"""Far above every published adapter. A rank is allocated before the factors are read, so a damaged
+file must not decide it."""
 FIXED: dict[str, Any] = {
     "peft_type": "LORA",
     "bias": "none",
@@ -47,15 +48,22 @@ FIXED: dict[str, Any] = {
     "layer_replication": None,
     "target_parameters": None,
     "alora_invocation_tokens": None,
+    "arrow_config": None,
+    "kasa_config": None,
     "trainable_token_indices": None,
+    "use_bdlora": None,
+    "use_qalora": False,
 }
-"""Settings of PEFT that are computed in this one way. Dropout is one of its training alone."""
+"""Settings of PEFT that are computed in this one way only. Dropout matters to training alone."""
+CHANGES_BASE = re.compile("pissa|olora|corda|loftq|lora_ga", re.IGNORECASE)
+"""Begins `init_lora_weights` where PEFT changes the frozen model too, so that the factors do not
+belong to the base that the adapter names."""
 
 
 def write_adapter(
     folder: Path, config: AdaptedModelConfig, factors: Mapping[str, Tensor], base: Path | None
 ) -> None:
-    """Write the factors, whole and by our names, as a PEFT folder. base: of the frozen model."""
+    """Write whole factors, by our names, as a PEFT folder. base: folder of the frozen model."""
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, Tensor] = {}
     for layer, theirs in _layers(config).items():
@@ -85,8 +93,8 @@ def write_adapter(
 
 
 def read_adapter_config(folder: Path) -> AdapterConfig:
-    """The adapter of a PEFT folder, which does not say its targets as we do. Raises ConfigError for
-    one that is not computed here."""
+    """The adapter of a PEFT folder without its targets, which PEFT names differently. Raises
+    ConfigError for one that is not computed here."""
     file = folder / CONFIG_FILE
     if not file.is_file():
         raise ConfigError(f"{folder} has no {CONFIG_FILE}; give the folder of an adapter of PEFT")
@@ -102,10 +110,16 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
                 f"{file}: {name} ({str(found)[:80]}) must be {fixed}, the one way computed here;"
                 " give another adapter, or merge it with PEFT"
             )
-    rank, alpha = values.get("r"), values.get("lora_alpha")
-    if type(rank) is not int or rank > MOST_RANK or type(alpha) not in (int, float):
+    if CHANGES_BASE.match(start := str(values.get("init_lora_weights"))):
         raise ConfigError(
-            f"{file}: r ({str(rank)[:20]}) must be a whole number up to {MOST_RANK:,} and"
+            f"{file}: init_lora_weights ({start[:80]}) changes the frozen model too, so its factors"
+            " do not fit the base; save the adapter with path_initial_model_for_weight_conversion"
+            " in PEFT"
+        )
+    rank, alpha = values.get("r"), values.get("lora_alpha")
+    if type(rank) is not int or rank > MAX_RANK or type(alpha) not in (int, float):
+        raise ConfigError(
+            f"{file}: r ({str(rank)[:20]}) must be a whole number up to {MAX_RANK:,} and"
             f" lora_alpha ({str(alpha)[:20]}) a number; fetch it again"
         )
     scaling = "root_rank" if values.get("use_rslora") else "rank"
@@ -113,17 +127,17 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
 
 
 def base_of(folder: Path) -> str:
-    """What the adapter of a PEFT folder says its frozen model is; empty where it says nothing."""
+    """The frozen model that a PEFT folder names; empty where it names none."""
     read_adapter_config(folder)
     values = read_json(folder / CONFIG_FILE, MAX_JSON_BYTES)
     return str(values.get("base_model_name_or_path") or "")
 
 
 def adapted_as_in(folder: Path, model: ModelConfig) -> AdaptedModelConfig:
-    """A model with the factors of a PEFT folder, whatever layers they are for. Raises ConfigError
-    for one without any."""
+    """A model with factors in the layers for which a PEFT folder has some. Raises ConfigError where
+    it has none."""
     adapter = read_adapter_config(folder)
-    whole, tensors = adapted(model, adapter), _read_tensors(folder / WEIGHTS_FILE)
+    whole, tensors = adapted(model, adapter), _read_tensors(folder)
     assert isinstance(whole, AdaptedModelConfig)
     targets = {
         layer.split(".")[-1]: None
@@ -131,15 +145,14 @@ def adapted_as_in(folder: Path, model: ModelConfig) -> AdaptedModelConfig:
         if any(f"{PREFIX}{name}.lora_A.weight" in tensors for name in theirs)
     }
     if not targets:
-        raise ConfigError(f"{folder} has no factors for this model; give the adapter of it")
+        raise ConfigError(f"{folder} has no factors for this model; give an adapter of it")
     return replace(whole, adapter=replace(adapter, targets=tuple(targets)))
 
 
 def check_adapter(folder: Path, config: AdapterConfig) -> None:
     """Raises ConfigError where a PEFT folder has another kind of factors than the config."""
     found = read_adapter_config(folder)
-    if not (folder / WEIGHTS_FILE).is_file():
-        raise ConfigError(f"{folder} has no {WEIGHTS_FILE}; only safetensors are read")
+    _require_weights(folder)
     for name in ("rank", "alpha", "scaling"):
         wanted, there = getattr(config, name), getattr(found, name)
         if wanted != there:
@@ -153,7 +166,7 @@ def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
     """The factors of a PEFT folder by our names, each made when it is asked for. Raises ConfigError
     where they are not those of the config."""
     check_adapter(folder, config.adapter)
-    rank, tensors = config.adapter.rank, _read_tensors(folder / WEIGHTS_FILE)
+    rank, tensors = config.adapter.rank, _read_tensors(folder)
     makers: dict[str, Callable[[slice], Tensor]] = {}
     for layer, theirs in _layers(config).items():
         shape = config.factored[re.sub(r"^blocks\.\d+\.", "", layer)]
@@ -171,8 +184,8 @@ def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
         makers[f"{layer}.lora.b"] = partial(joined_rows, config, f"{layer}.weight", of_b)
     if tensors:
         raise ConfigError(
-            f"{folder}: {min(tensors)} is of no layer in adapter.targets; add it there, or give the"
-            " adapter of this model"
+            f"{folder}: {min(tensors)} belongs to no layer in adapter.targets; add its layer"
+            " there, or give an adapter of this model"
         )
     return Made(makers)
 
@@ -184,8 +197,8 @@ def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, int], folder:
         return torch.zeros(shape)
     if factor.shape != shape or factor.dtype not in NUMBERS:
         raise ConfigError(
-            f"{folder}: {name} is {tuple(factor.shape)} in {factor.dtype}, in the configured model"
-            f" {shape}; give the adapter of this model"
+            f"{folder}: {name} has shape {tuple(factor.shape)} in {factor.dtype}, the configured"
+            f" model needs {shape} in floating point; give an adapter of this model"
         )
     return factor
 
@@ -199,7 +212,7 @@ def _split(config: AdaptedModelConfig, layer: str, b: Tensor) -> tuple[Tensor, .
 
 
 def _layers(config: AdaptedModelConfig) -> dict[str, list[str]]:
-    """Layers of ours with factors → Hugging Face's in it."""
+    """Our layers with factors → those of Hugging Face's model in each."""
     return {
         layer: [name.removesuffix(".weight") for name in names_of(config, f"{layer}.weight")]
         for number in range(config.num_layers)
@@ -211,7 +224,14 @@ def _all_theirs(config: AdaptedModelConfig) -> list[str]:
     return [name for names in _layers(config).values() for name in names]
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
+def _require_weights(folder: Path) -> None:
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise ConfigError(f"{folder} has no {WEIGHTS_FILE}; only safetensors are read")
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    _require_weights(folder)
+    file = folder / WEIGHTS_FILE
     try:
         return load_file(file)
     except SafetensorError as error:

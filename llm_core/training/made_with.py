@@ -23,6 +23,8 @@ from llm_core.training.run_config import RunConfig
 from llm_core.training.schedule import ONE_SIZE, learning_rate
 
 NUM_STEPS = "train.num_steps"
+BASE = "adapter.base"
+"""Digest of the frozen model beside an adapter."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ def made_with(config: RunConfig, *splits: TokenShards) -> MadeWith:
     if config.adapter.kind != "none":
         settings |= _dotted("adapter", key_config(config.adapter))
         if (base := config.train.init_from) is not None:
-            # Whose weights are frozen, and so in no checkpoint.
-            settings["adapter.base"] = base_digest(base)
+            # Its weights are frozen, so no checkpoint has them.
+            settings[BASE] = base_digest(base)
     digests = {f"shards.{shards.split}": _digest(shards) for shards in splits}
     return MadeWith(settings | digests, config.optim, config.train.batch_sizes)
 

@@ -1,13 +1,13 @@
 """Writes a trained adapter, alone or merged with the model that it was trained beside.
 
-A merge is a sum in float32, rounded once to the numbers that are asked for.
+A merge is a sum in float32, rounded once to the dtype that is asked for.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,30 +21,24 @@ from llm_core.huggingface.adapter import (
     write_adapter,
 )
 from llm_core.huggingface.export import ModelWriter, read_config, read_weights
-from llm_core.huggingface.files import read_values
+from llm_core.huggingface.files import CONFIG_FILE as MODEL_CONFIG
+from llm_core.huggingface.files import copy_beside, read_values
 from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.lora import merged
-from llm_core.training.adapted import with_factors
+from llm_core.training.adapted import base_digest, with_factors
+from llm_core.training.made_with import BASE
 from llm_core.training.run_config import RunConfig
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "generation_config.json",
-)
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder is one of PEFT."""
+    """Whether a folder holds an adapter of PEFT."""
     return (folder / CONFIG_FILE).is_file()
 
 
 def factors_alone(
     run: RunConfig, factors: Iterable[tuple[str, Tensor]], folder: Path
 ) -> torch.dtype:
-    """Write a PEFT folder of the factors of a checkpoint; their dtype."""
+    """Write the factors of a checkpoint as a PEFT folder; returns their dtype."""
     model, found = run.trained_model, dict(factors)
     assert isinstance(model, AdaptedModelConfig)
     write_adapter(folder, model, found, run.train.init_from)
@@ -52,9 +46,10 @@ def factors_alone(
 
 
 def with_base(
-    run: RunConfig, factors: Iterable[tuple[str, Tensor]]
+    run: RunConfig, factors: Iterable[tuple[str, Tensor]], made_with: Mapping[str, Any]
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, weight) of the merged model. Raises ConfigError where its base is in no folder."""
+    """(name, weight) of the merged model. Raises ConfigError where the base is in no folder, or is
+    not the one that the checkpoint was made with."""
     model, base = run.trained_model, run.train.init_from
     assert isinstance(model, AdaptedModelConfig)
     if base is None:
@@ -62,20 +57,28 @@ def with_base(
             "train.init_from is null, so the frozen model is in no file; export the model that the"
             " run publishes, or export.adapter=peft"
         )
-    yield from merged(model, with_factors(read_weights(base, run.model), dict(factors)))
+    weights = read_weights(base, run.model)
+    if base_digest(base) != made_with.get(BASE):
+        raise ConfigError(
+            f"the model in train.init_from ({base}) has changed since the training began; restore"
+            " it, or set export.adapter=peft"
+        )
+    yield from merged(model, with_factors(weights, dict(factors)))
 
 
 def merge_folder(
     folder: Path, base: Path | None, out: Path, dtype: torch.dtype | None
 ) -> torch.dtype:
-    """Write the model of a PEFT folder and its base, with the tokenizer of the latter; the dtype of
-    what was written. Raises ConfigError where the base is not a folder here."""
-    base = base or Path(base_of(folder))
-    if not (base / "config.json").is_file():
+    """Merge a PEFT folder with its base, whose tokenizer it takes; returns the dtype of what was
+    written. Raises ConfigError where the base is not a folder on this machine."""
+    named = base_of(folder) if base is None else str(base)
+    # An empty name would be the working directory.
+    if not named or not (Path(named) / MODEL_CONFIG).is_file():
         raise ConfigError(
-            f"the frozen model of {folder} ({base}) is not a model folder on this machine; set"
-            " export.base=FOLDER"
+            f"the frozen model of {folder} ({named or 'not named'}) is not a model folder on this"
+            " machine; set export.base=FOLDER"
         )
+    base = Path(named)
     plain = read_config(base)
     model, weights = adapted_as_in(folder, plain), read_weights(base, plain)
     dtype = dtype or weights["embedding.weight"].dtype
@@ -84,8 +87,6 @@ def merge_folder(
     writer = ModelWriter(plain, dtype, out, first, others)
     for name, weight in merged(model, with_factors(weights, read_adapter(folder, model))):
         writer.put(name, weight)
-    for name in TOKENIZER_FILES:
-        if (base / name).is_file():
-            shutil.copyfile(base / name, out / name)
+    copy_beside(base, out)
     writer.finish()
     return dtype
