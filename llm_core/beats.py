@@ -17,7 +17,7 @@ from llm_core.printing import note
 class Beats:
     """Calls `act` every `every_s` seconds while it is entered, from the first pause on.
 
-    name: of the thread. what: is written in `act`, for the note.
+    name: of the thread. what: what `act` writes, for the note.
     """
 
     def __init__(self, name: str, act: Callable[[], None], every_s: float, what: str) -> None:
@@ -40,7 +40,7 @@ class Beats:
         self._thread.join()
 
     def end(self) -> None:
-        """No further beat begins; one may still be going on."""
+        """Begin no further beat; one may still be running."""
         self._ended.set()
 
     @property
@@ -49,7 +49,7 @@ class Beats:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Note the first OSError of all that is done within, and go on."""
+        """Note the first OSError raised within, and go on."""
         try:
             yield
         except OSError as error:

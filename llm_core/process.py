@@ -42,9 +42,9 @@ def boot_id() -> str | None:
 
 
 def return_free_memory() -> None:
-    """Give pages that hold nothing any more back to the system; glibc only, else nothing.
+    """Return unused pages to the system, where the allocator is glibc's.
 
-    It keeps them by itself where something small lies behind them, as after arrays of many parts.
+    It keeps free pages that lie below a small live allocation, as after arrays of many parts.
     """
     if hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)

@@ -84,7 +84,7 @@ class TensorFile:
         self._stream.write(memoryview(flat.view(torch.uint8).numpy()))  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """The file has all tensors: one that never came would be read as zeros."""
+        """Close the file, which must have all tensors: a missing one would be read as zeros."""
         self._stream.close()
         assert not self._left, f"never written: {', '.join(sorted(self._left))}"
 

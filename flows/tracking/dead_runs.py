@@ -14,7 +14,7 @@ from flows.tracking.runs import TrackingConfig
 from flows.tracking.shipping import RETRY_AFTER_S, send_left_over
 
 RETRIES = 20
-"""So many more times it is tried where MLflow is busy or being started; then the next run tells."""
+"""Further attempts while MLflow is busy or starting; after them the next run reports."""
 
 
 def end_dead_runs(state: Path, experiment: str, uri: str | None = None) -> int:
@@ -32,7 +32,7 @@ def main(state: Path, experiment: str, uri: str | None = None) -> None:
         except Exception as error:
             if not retries_left:
                 raise
-            warn(f"MLflow does not take how dead runs ended yet ({reason_of(error)})")
+            warn(f"MLflow does not yet accept how dead runs ended ({reason_of(error)})")
             time.sleep(RETRY_AFTER_S)
 
 

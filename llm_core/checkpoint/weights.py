@@ -85,6 +85,7 @@ def open_weights(root: Path, step: int | None = None) -> Iterator[SavedWeights]:
             saved = SavedWeights(chosen, folder, read_index(folder), made_with)
         except FileNotFoundError as error:
             raise CheckpointError(
-                f"{folder_of(root, chosen)} went while it was opened ({error}); choose a later step"
+                f"{folder_of(root, chosen)} was removed while it was opened ({error}); choose a"
+                " later step"
             ) from error
         yield saved

@@ -1,11 +1,11 @@
 """Writes and reads adapters in the layout of PEFT: `adapter_config.json` and
 `adapter_model.safetensors`.
 
-PEFT has two factors for each linear layer of Hugging Face's model, ours are of fused layers: the
-rows of A are cut by part, those of B put in the order of that model. A layer of which PEFT adapts
-some parts only, as queries and values without keys, has zeros for the rest, which training leaves
-zero: neither factor has a gradient where both are. Settings that change the result in a way not
-computed here are refused by name.
+PEFT has two factors for each linear layer of Hugging Face's model; ours belong to fused layers: the
+rows of A are cut by part, those of B are put in the order of that model. Where PEFT adapts only
+some parts of a layer, such as queries and values without keys, the other parts have zeros, which
+training leaves zero: where both factors are zero, neither has a gradient. Settings that change the
+result in a way not computed here are refused by name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from llm_core.model.config import ModelConfig
 
 CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
 PREFIX = "base_model.model."
-MOST_RANK = 1 << 16
-"""Far above every published adapter: what a damaged file says is allocated."""
+MAX_RANK = 1 << 16
+"""Far above every published adapter. A rank is allocated before the factors are read, so a damaged
+file must not decide it."""
 FIXED: dict[str, Any] = {
     "peft_type": "LORA",
     "bias": "none",
@@ -62,7 +63,7 @@ the base when they are read."""
 def write_adapter(
     folder: Path, config: AdaptedModelConfig, factors: Mapping[str, Tensor], base: Path | None
 ) -> None:
-    """Write the factors, whole and by our names, as a PEFT folder. base: of the frozen model."""
+    """Write whole factors, by our names, as a PEFT folder. base: folder of the frozen model."""
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, Tensor] = {}
     for layer, theirs in _layers(config).items():
@@ -92,8 +93,8 @@ def write_adapter(
 
 
 def read_adapter_config(folder: Path) -> AdapterConfig:
-    """The adapter of a PEFT folder, which does not say its targets as we do. Raises ConfigError for
-    one that is not computed here."""
+    """The adapter of a PEFT folder without its targets, which PEFT names differently. Raises
+    ConfigError for one that is not computed here."""
     file = folder / CONFIG_FILE
     if not file.is_file():
         raise ConfigError(f"{folder} has no {CONFIG_FILE}; give the folder of an adapter of PEFT")
@@ -111,16 +112,17 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
             )
     if (start := values.get("init_lora_weights", True)) not in STARTS:
         raise ConfigError(
-            f"{file}: init_lora_weights ({str(start)[:80]}) changes the base; save it with"
-            " path_initial_model_for_weight_conversion, which PEFT has for that"
+            f"{file}: init_lora_weights ({str(start)[:80]}) changes the frozen model too, so"
+            " its factors do not fit the base; save the adapter with"
+            " path_initial_model_for_weight_conversion in PEFT"
         )
     rank, alpha = values.get("r"), values.get("lora_alpha")
-    if type(rank) is not int or not 0 < rank <= MOST_RANK:
+    if type(rank) is not int or not 0 < rank <= MAX_RANK:
         raise ConfigError(
-            f"{file}: r ({str(rank)[:20]}) must be a whole number from 1 up to {MOST_RANK:,};"
+            f"{file}: r ({str(rank)[:20]}) must be a whole number from 1 up to {MAX_RANK:,};"
             " fetch it again"
         )
-    if type(alpha) not in (int, float) or not 0 < alpha < math.inf:
+    if type(alpha) is bool or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
         raise ConfigError(
             f"{file}: lora_alpha ({str(alpha)[:20]}) must be a positive number; fetch it again"
         )
@@ -143,8 +145,8 @@ def base_of(folder: Path) -> str:
 
 
 def adapted_as_in(folder: Path, model: ModelConfig) -> AdaptedModelConfig:
-    """A model with the factors of a PEFT folder, whatever layers they are for. Raises ConfigError
-    for one without any."""
+    """A model with factors in the layers for which a PEFT folder has some. Raises ConfigError where
+    it has none."""
     adapter = read_adapter_config(folder)
     whole, tensors = adapted(model, adapter), _read_tensors(folder)
     assert isinstance(whole, AdaptedModelConfig)
@@ -154,7 +156,7 @@ def adapted_as_in(folder: Path, model: ModelConfig) -> AdaptedModelConfig:
         if any(f"{PREFIX}{name}.lora_A.weight" in tensors for name in theirs)
     }
     if not targets:
-        raise ConfigError(f"{folder} has no factors for this model; give the adapter of it")
+        raise ConfigError(f"{folder} has no factors for this model; give an adapter of it")
     return replace(whole, adapter=replace(adapter, targets=tuple(targets)))
 
 
@@ -194,8 +196,8 @@ def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
         makers[f"{layer}.lora.b"] = partial(joined_rows, config, f"{layer}.weight", of_b)
     if tensors:
         raise ConfigError(
-            f"{folder}: {min(tensors)} is of no layer in adapter.targets; add it there, or give the"
-            " adapter of this model"
+            f"{folder}: {min(tensors)} belongs to no layer in adapter.targets; add its layer"
+            " there, or give an adapter of this model"
         )
     return Made(makers)
 
@@ -217,8 +219,8 @@ def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, int], folder:
         return torch.zeros(shape)
     if factor.shape != shape or factor.dtype not in NUMBERS:
         raise ConfigError(
-            f"{folder}: {name} is {tuple(factor.shape)} in {factor.dtype}, in the configured model"
-            f" {shape}; give the adapter of this model"
+            f"{folder}: {name} has shape {tuple(factor.shape)} in {factor.dtype}, the configured"
+            f" model needs {shape} in floating point; give an adapter of this model"
         )
     if not factor.isfinite().all():
         raise ConfigError(
@@ -237,7 +239,7 @@ def _split(config: AdaptedModelConfig, layer: str, b: Tensor) -> tuple[Tensor, .
 
 
 def _layers(config: AdaptedModelConfig) -> dict[str, list[str]]:
-    """Layers of ours with factors → Hugging Face's in it."""
+    """Our layers with factors → those of Hugging Face's model in each."""
     return {
         layer: [name.removesuffix(".weight") for name in names_of(config, f"{layer}.weight")]
         for number in range(config.num_layers)

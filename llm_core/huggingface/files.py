@@ -8,6 +8,7 @@ renaming, when all else is synced: a folder without it is not a model.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ INDEX_FILE = "model.safetensors.index.json"
 CONFIG_FILE = "config.json"
 ADAPTER_FILE = "adapter_config.json"
 """Of a PEFT folder, which has no other config."""
+WEIGHTS = (".safetensors", ".safetensors.index.json")
+"""Ends of the names of files that hold weights or list them."""
 MAX_JSON_BYTES = 64 << 20
 PART_BYTES = 5 * 10**9
 """As Hugging Face cuts large models."""
@@ -84,6 +87,13 @@ class FolderWriter:
         sync_folder(self._folder)
         text = json.dumps(self._values, indent=2, sort_keys=True) + "\n"
         write_durably(self._folder / CONFIG_FILE, text)
+
+
+def copy_beside(model: Path, out: Path) -> None:
+    """Copy what a model folder has beside `config.json` and weights, such as its tokenizer."""
+    for file in model.iterdir():
+        if file.is_file() and not file.name.endswith(WEIGHTS) and file.name != CONFIG_FILE:
+            shutil.copyfile(file, out / file.name)
 
 
 def write_folder(

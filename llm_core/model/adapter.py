@@ -38,11 +38,10 @@ class AdapterConfig:
     targets: tuple[str, ...] = ()
     """Layers of each block that get factors: qkv, out, gate_up (GPT-2: up), down. Empty: all."""
     base_dtype: Literal["fp32", "bf16"] = "fp32"
-    """Numbers in which the frozen matrices rest. bf16 takes half the memory, with
+    """Dtype in which the frozen matrices are kept. bf16 takes half the memory and needs
     train.dtype=bf16."""
     init_from: Path | None = field(default=None, metadata=NOT_IN_KEY)
-    """PEFT folder of such an adapter that training starts from. Its content is in the key, its
-    place is not."""
+    """PEFT folder that training starts from. Its content is in the key, its place is not."""
 
     def __post_init__(self) -> None:
         if self.kind == "none":
@@ -151,7 +150,7 @@ def layers_of(model: ModelConfig) -> dict[str, Factored]:
 
 def adapted(model: ModelConfig, adapter: AdapterConfig) -> ModelConfig:
     """The model that is trained: with factors, or as it is. Raises ConfigError for targets that it
-    has not."""
+    does not have."""
     if adapter.kind == "none":
         return model
     values = {each.name: getattr(model, each.name) for each in dataclasses.fields(ModelConfig)}
@@ -159,7 +158,7 @@ def adapted(model: ModelConfig, adapter: AdapterConfig) -> ModelConfig:
 
 
 def without_factors(model: ModelConfig) -> ModelConfig:
-    """The model as it is read, with what was trained merged into it."""
+    """The model as it is published, with its factors merged."""
     if not isinstance(model, AdaptedModelConfig):
         return model
     values = {each.name: getattr(model, each.name) for each in dataclasses.fields(ModelConfig)}

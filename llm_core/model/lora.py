@@ -56,9 +56,11 @@ def spread(b_OR: Tensor, parts: tuple[int, ...]) -> Tensor:
 
 
 def merge(weight_OI: Tensor, a: Tensor, b: Tensor, parts: tuple[int, ...], scale: float) -> Tensor:
-    """The matrix that computes what it and its factors do, in the numbers of the factors: a sum in
-    fewer digits loses most of what was learnt."""
-    return torch.addmm(weight_OI.to(a.dtype), spread(b, parts), a, alpha=scale)
+    """The matrix that computes what the weight and its factors do, in float32 or wider: a sum in
+    fewer bits loses most of what was learned."""
+    wide = torch.promote_types(a.dtype, torch.float32)
+    a, b = a.to(wide), b.to(wide)
+    return torch.addmm(weight_OI.to(wide), spread(b, parts), a, alpha=scale)
 
 
 def add_factors(blocks: Iterable[nn.Module], config: AdaptedModelConfig) -> None:
@@ -83,9 +85,9 @@ def _beside(plain: nn.Linear, factors: Factors) -> AdaptedLinear:
 def merged(
     config: AdaptedModelConfig, weights: Iterable[tuple[str, Tensor]]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Plain weights, as the factors among them change them, all in the numbers of factors.
+    """(name, weight) of the merged model, in float32 or wider.
 
-    weights: (name, weight) of all, in any order; memory holds what waits for its factors.
+    weights: of the model and of its factors, in any order; memory holds what waits for its factors.
     """
     waiting: dict[str, dict[str, Tensor]] = {}
     factored = re.compile(rf"(blocks\.\d+\.({'|'.join(config.factored)}))\.(weight|lora\.[ab])$")
@@ -97,10 +99,8 @@ def merged(
         one = waiting.setdefault(found[1], {})
         one[found[3]] = weight
         if len(one) == 3:
-            scale = config.factored[found[2]].parts, config.adapter.strength
-            yield (
-                f"{found[1]}.weight",
-                merge(one["weight"], one["lora.a"], one["lora.b"], *scale),
-            )
+            parts, scale = config.factored[found[2]].parts, config.adapter.strength
+            whole = merge(one["weight"], one["lora.a"], one["lora.b"], parts, scale)
+            yield f"{found[1]}.weight", whole
             del waiting[found[1]]
     assert not waiting, f"factors without their matrix: {list(waiting)}"

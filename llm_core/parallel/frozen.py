@@ -40,7 +40,7 @@ def freeze(model: Transformer, plan: StagePlan | None, trains: Callable[[str], b
 
 
 def short_dtype(config: ModelConfig, name: str, shape: Sequence[int]) -> torch.dtype | None:
-    """In which frozen matrices beside an adapter rest; None: in that of the rest of the model."""
+    """Dtype of a frozen matrix beside an adapter; None: that of the rest of the model."""
     if not isinstance(config, AdaptedModelConfig) or config.adapter.base_dtype == "fp32":
         return None
     # Norms and biases are a thousandth of a model, and lose more.
@@ -48,7 +48,7 @@ def short_dtype(config: ModelConfig, name: str, shape: Sequence[int]) -> torch.d
 
 
 def _shorten(model: Transformer) -> None:
-    """Let frozen matrices rest in the numbers that the adapter says; on the meta device."""
+    """Give frozen matrices the dtype that the adapter says; on the meta device."""
     short: dict[nn.Parameter, nn.Parameter] = {}
     for name, weight in list(model.named_parameters(remove_duplicate=False)):
         if (dtype := short_dtype(model.config, name, weight.shape)) is None:

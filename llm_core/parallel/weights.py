@@ -113,7 +113,7 @@ def each_whole_weight(
             weight, place = own[name]
             whole = place.whole(local(of(weight).detach())).contiguous()
         else:
-            # A frozen matrix may rest in other numbers than what is trained.
+            # A frozen matrix may have another dtype than trained weights.
             dtype = short_dtype(config, name, shape) or wide
             whole = torch.empty(shape, dtype=dtype, device=ranks.device)
         if pipeline is not None and owner != 0:

@@ -68,7 +68,7 @@ def open_system(address: str) -> Any:
 
 def _require_credentials(system: Any) -> None:
     """Raise what is wrong with the credentials of Google, before any request: gcsfs goes on without
-    them where their file is unsound, and asks six times where they are refused."""
+    them where their file is invalid, and tries six times where they are refused."""
     if system.on_google:
         names_a_file = bool(os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"))
         if names_a_file and system.credentials.credentials is None:

@@ -31,7 +31,7 @@ REASONS: Mapping[str, str] = {
     "NoCredentialsError": "no credentials were found",
     "PartialCredentialsError": "a part of the credentials is missing",
     "ProfileNotFound": "AWS_PROFILE names no profile",
-    "DefaultCredentialsError": "the credentials in GOOGLE_APPLICATION_CREDENTIALS are unsound",
+    "DefaultCredentialsError": "the credentials in GOOGLE_APPLICATION_CREDENTIALS are invalid",
     "NonRetryableError": "the credentials lack what is needed to renew them",
     "JSONDecodeError": "the answer is not that of a store",
     "RepositoryNotFoundError": "no such repository, or none that HF_TOKEN may see",
@@ -52,7 +52,7 @@ PASSING_OF_BOTOCORE = frozenset(
         "MetadataRetrievalError",
     }
 )
-"""Families of trouble on the way. All others are of credentials and settings, and last."""
+"""Families of errors on the way. All others come from credentials or settings, and do not pass."""
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

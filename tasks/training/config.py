@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.adapter import AdapterConfig, adapted
 from llm_core.model.config import ModelConfig
@@ -39,7 +39,12 @@ class TrainStageConfig:
 
     def input_files(self) -> dict[str, Path]:
         """{name: file} of the model and the adapter that training starts from. Raises ConfigError
-        where they do not fit."""
+        where they do not fit, or an adapter has no model to start from."""
         folder, adapter = self.train.init_from, self.adapter.init_from
+        if folder is None and self.adapter.kind != "none":
+            raise ConfigError(
+                "adapter (lora) trains beside a frozen model, and train.init_from is null; set"
+                " train.init_from=FOLDER, or adapter=none"
+            )
         files = {} if folder is None else initial_model_files(folder, self.model)
         return files | ({} if adapter is None else initial_adapter_files(adapter, self.adapter))

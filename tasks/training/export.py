@@ -19,11 +19,7 @@ from llm_core.config import ConfigError
 if TYPE_CHECKING:
     import torch
 
-ADAPTER_FOLDER = "adapter"
-"""In the model folder of a training with an adapter."""
-NO_ADAPTER = "export.adapter (peft) needs a training with an adapter, {} is of none; leave it out"
-WEIGHTS = (".safetensors", ".safetensors.index.json")
-"""Ends of the names of files that are written anew."""
+NO_ADAPTER = "export.adapter (peft) needs a training with an adapter, {} has none; leave it out"
 
 
 @dataclass(frozen=True)
@@ -34,9 +30,16 @@ class ExportConfig:
     """Numbers of the weights in the files. as_is: those that training keeps, float32 as a rule."""
     adapter: Literal["merged", "peft"] = "merged"
     """Of a training with an adapter: the whole model with the factors merged into it, or the
-    factors alone as PEFT has them."""
+    factors alone in PEFT's format."""
     base: Path | None = None
     """Frozen model that a PEFT folder is merged with. Null: the one that the folder names."""
+
+    def __post_init__(self) -> None:
+        if self.adapter == "peft" and self.dtype != "as_is":
+            raise ConfigError(
+                f"export.dtype ({self.dtype}) is for whole models, export.adapter=peft writes"
+                " factors as they were trained; leave it out"
+            )
 
 
 def export_checkpoint(
@@ -96,14 +99,15 @@ def export_folder(model: Path, out: Path, config: ExportConfig) -> dict[str, Any
     """Write the weights of a model folder to the new folder `out`. Raises ConfigError, also where
     they are rounded."""
     from llm_core.huggingface.files import (
-        CONFIG_FILE,
         PART_BYTES,
         FolderWriter,
+        copy_beside,
         read_tensors,
         read_values,
     )
     from llm_core.huggingface.rounded import is_rounded
     from llm_core.tensor_files import Facts
+    from llm_core.training.adapted import ADAPTER_FOLDER
     from tasks.training.exported_adapter import is_adapter, merge_folder
 
     if is_adapter(model):
@@ -134,9 +138,7 @@ def export_folder(model: Path, out: Path, config: ExportConfig) -> dict[str, Any
         writer = FolderWriter(folder, facts, {**values, **named}, PART_BYTES)
         for name, weight in weights.items():
             writer.put(name, weight.to(dtype))
-        for file in model.iterdir():
-            if file.is_file() and not file.name.endswith(WEIGHTS) and file.name != CONFIG_FILE:
-                shutil.copyfile(file, folder / file.name)
+        copy_beside(model, folder)
         writer.finish()
     return _report(out, dtype)
 
@@ -164,7 +166,7 @@ def _dtype(config: ExportConfig) -> torch.dtype | None:
 
 
 def _report(out: Path, dtype: torch.dtype | None) -> dict[str, Any]:
-    """dtype: of what was written; None: that of factors, float32."""
+    """dtype: of what was written; None: float32, as the factors of a published model."""
     stored = sum(file.stat().st_size for file in out.glob("*.safetensors"))
     said = str(dtype or "float32").removeprefix("torch.")
     return {"folder": str(out), "dtype": said, "stored_bytes": stored}

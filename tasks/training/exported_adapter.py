@@ -1,11 +1,10 @@
 """Writes a trained adapter, alone or merged with the model that it was trained beside.
 
-A merge is a sum in float32, rounded once to the numbers that are asked for.
+A merge is a sum in float32, rounded once to the dtype that is asked for.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -21,30 +20,23 @@ from llm_core.huggingface.adapter import (
     write_adapter,
 )
 from llm_core.huggingface.export import ModelWriter, read_config, read_weights
-from llm_core.huggingface.files import read_values
+from llm_core.huggingface.files import CONFIG_FILE as MODEL_CONFIG
+from llm_core.huggingface.files import copy_beside, read_values
 from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.lora import merged
 from llm_core.training.adapted import base_digest, with_factors
 from llm_core.training.run_config import RunConfig
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "generation_config.json",
-)
-
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder is one of PEFT."""
+    """Whether a folder holds an adapter of PEFT."""
     return (folder / CONFIG_FILE).is_file()
 
 
 def factors_alone(
     run: RunConfig, factors: Iterable[tuple[str, Tensor]], folder: Path
 ) -> torch.dtype:
-    """Write a PEFT folder of the factors of a checkpoint; their dtype."""
+    """Write the factors of a checkpoint as a PEFT folder; returns their dtype."""
     model, found = run.trained_model, dict(factors)
     assert isinstance(model, AdaptedModelConfig)
     write_adapter(folder, model, found, run.train.init_from)
@@ -74,14 +66,16 @@ def with_base(
 def merge_folder(
     folder: Path, base: Path | None, out: Path, dtype: torch.dtype | None
 ) -> torch.dtype:
-    """Write the model of a PEFT folder and its base, with the tokenizer of the latter; the dtype of
-    what was written. Raises ConfigError where the base is not a folder here."""
-    base = base or Path(base_of(folder))
-    if not (base / "config.json").is_file():
+    """Merge a PEFT folder with its base, whose tokenizer it takes; returns the dtype of what was
+    written. Raises ConfigError where the base is not a folder on this machine."""
+    named = base_of(folder) if base is None else str(base)
+    # An empty name would be the working directory.
+    if not named or not (Path(named) / MODEL_CONFIG).is_file():
         raise ConfigError(
-            f"the frozen model of {folder} ({base}) is not a model folder on this machine; set"
-            " export.base=FOLDER"
+            f"the frozen model of {folder} ({named or 'not named'}) is not a model folder on this"
+            " machine; set export.base=FOLDER"
         )
+    base = Path(named)
     plain = read_config(base)
     model, weights = adapted_as_in(folder, plain), read_weights(base, plain)
     dtype = dtype or weights["embedding.weight"].dtype
@@ -90,8 +84,6 @@ def merge_folder(
     writer = ModelWriter(plain, dtype, out, first, others)
     for name, weight in merged(model, with_factors(weights, read_adapter(folder, model))):
         writer.put(name, weight)
-    for name in TOKENIZER_FILES:
-        if (base / name).is_file():
-            shutil.copyfile(base / name, out / name)
+    copy_beside(base, out)
     writer.finish()
     return dtype

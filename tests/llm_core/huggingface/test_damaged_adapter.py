@@ -54,8 +54,8 @@ def refused(folder: Path, config: AdaptedModelConfig, says: str, model: ModelCon
         ("use_rslora", "false", r"use_rslora \(false\) must be true or false"),
         ("use_qalora", True, "use_qalora"),
         ("kasa_config", {"beta": 1}, "kasa_config"),
-        ("init_lora_weights", "pissa", r"init_lora_weights \(pissa\) changes the base"),
-        ("init_lora_weights", "loftq", r"init_lora_weights \(loftq\) changes the base"),
+        ("init_lora_weights", "pissa", r"init_lora_weights \(pissa\) changes the frozen model"),
+        ("init_lora_weights", "loftq", r"init_lora_weights \(loftq\) changes the frozen model"),
     ],
 )
 def test_a_setting_of_another_result_is_refused_by_its_name_in_the_file(

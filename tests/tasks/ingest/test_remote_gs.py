@@ -209,9 +209,9 @@ def test_refusal_of_google_is_one_line_and_is_not_asked_for_again(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "the credentials in GOOGLE_APPLICATION_CREDENTIALS are unsound"),
-        ("{", "the credentials in GOOGLE_APPLICATION_CREDENTIALS are unsound"),
-        ("{}", "the credentials in GOOGLE_APPLICATION_CREDENTIALS are unsound"),
+        (None, "the credentials in GOOGLE_APPLICATION_CREDENTIALS are invalid"),
+        ("{", "the credentials in GOOGLE_APPLICATION_CREDENTIALS are invalid"),
+        ("{}", "the credentials in GOOGLE_APPLICATION_CREDENTIALS are invalid"),
         ("refused key", "Google does not renew the credentials"),
     ],
 )

@@ -107,7 +107,7 @@ def test_an_import_that_changes_text_is_refused(documents: Artifact, tmp_path: P
     model.normalizer = normalizers.Lowercase()
     model.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(
-        StageFailure, match=r"import tokenizer does not give \d+\.\d\d% of documents back"
+        StageFailure, match=r"import tokenizer does not give \d+\.\d\d % of documents back"
     ):
         train(documents, tmp_path / "import", kind="import", path=tmp_path / "tokenizer.json")
 
