@@ -128,16 +128,11 @@ def test_an_adapter_is_exported_merged_or_alone_from_a_checkpoint_or_a_folder(
     about = json.loads((tmp_path / "alone/adapter_config.json").read_text("utf-8"))
     about["base_model_name_or_path"] = None
     (tmp_path / "alone/adapter_config.json").write_text(json.dumps(about), "utf-8")
-    with pytest.raises(ConfigError, match=r"\(not named\) is not a model folder"):
+    with pytest.raises(ConfigError, match="names no frozen model"):
         export_folder(tmp_path / "alone", tmp_path / "out", ExportConfig())
     (tmp_path / "alone/adapter_model.safetensors").unlink()
     with pytest.raises(ConfigError, match="only safetensors are read"):
         export_folder(tmp_path / "alone", tmp_path / "out", ExportConfig(base=tmp_path / "base"))
-    changed = {name: weight + 0.1 for name, weight in base.state_dict().items()}
-    export_model(base.config, changed, tmp_path / "base")
-    with pytest.raises(ConfigError, match="has changed since the training began"):
-        export_checkpoint(workdir, None, tmp_path / "out", ExportConfig())
-    assert not (tmp_path / "out").exists()
     named = ExportConfig(base=tmp_path / "base")
     with pytest.raises(ConfigError, match=r"export\.base \(.*base\) is for an adapter of PEFT"):
         export_folder(workdir / "model", tmp_path / "out", named)
