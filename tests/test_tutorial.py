@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from tests.support.written_commands import (
     as_written_but_small,
     fenced_commands,
     link_sample,
-    make_programs,
+    run_in_a_shell,
 )
 
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text("utf-8")
@@ -24,27 +23,13 @@ NOTEBOOK = ROOT / "examples/from_python.ipynb"
 
 def run_tutorial(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Every bash block of a page in one shell, in a folder with the embedded corpus."""
-    link_sample(folder)
-    make_programs(folder / "bin")
     alone = ["orchestrator=none", "tracking=off"]
-    script = ["set -e"]
+    commands = []
     for command in fenced_commands(page):
         small = as_written_but_small(command, [])
         is_run = small != command and small.split()[1] in ("refresh", "run")
-        script.append(" ".join([small, *alone]) if is_run else small)
-    return subprocess.run(
-        ["bash", "-c", "\n".join(script)],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        commands.append(" ".join([small, *alone]) if is_run else small)
+    return run_in_a_shell(commands, folder)
 
 
 @pytest.mark.slow

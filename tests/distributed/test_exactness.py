@@ -14,12 +14,12 @@ from tests.support.distributed.cases import (
     FROZEN,
     LAYOUTS,
     Case,
-    Problem,
     layout,
     micro_sizes,
     rows_for,
 )
 from tests.support.distributed.matrix import Run, failures, from_plain, to_plain, whole_matrix
+from tests.support.distributed.problem import Problem
 from tests.support.distributed.processes import run_program
 
 IDLE = Problem(tied=False, masks="idle", packed=True)

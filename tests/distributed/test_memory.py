@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from llm_core.memory.config import MemoryConfig
-from tests.support.distributed.cases import Problem, layout
+from tests.support.distributed.cases import layout
 from tests.support.distributed.matrix import Run, failures, is_possible, savings_matrix, to_plain
+from tests.support.distributed.problem import Problem
 from tests.support.distributed.processes import run_program
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,7 @@ from tasks.runtime.code import ROOT
 from tests.support.written_commands import (
     as_written_but_small,
     fenced_commands,
-    link_sample,
-    make_programs,
+    run_in_a_shell,
 )
 
 GUIDE = (ROOT / "docs/guides/fine-tuning.md").read_text("utf-8")
@@ -24,26 +21,12 @@ GUIDE = (ROOT / "docs/guides/fine-tuning.md").read_text("utf-8")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_guide_to_fine_tuning_runs_as_written(tmp_path: Path) -> None:
-    link_sample(tmp_path)
-    make_programs(tmp_path / "bin")
     alone = ["orchestrator=none", "tracking=off"]
-    script = ["set -e"]
+    commands = []
     for command in fenced_commands(GUIDE):
         small = as_written_but_small(command, alone)
-        script.append(" ".join([small, *alone]) if "train" in small.split()[1:2] else small)
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        commands.append(" ".join([small, *alone]) if "train" in small.split()[1:2] else small)
+    done = run_in_a_shell(commands, tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     about = json.loads((tmp_path / "adapter/adapter_config.json").read_text("utf-8"))
     assert about["r"] == 16 and about["peft_type"] == "LORA"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from flows.commands.table import FLOWS
@@ -109,3 +112,23 @@ def make_own_data(folder: Path, num_documents: int = 40) -> None:
     folder.mkdir(parents=True)
     lines = [json.dumps({"text": page}) for page in pages[:num_documents]]
     (folder / "mine.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def run_in_a_shell(commands: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Commands of a page one after another, in a folder with the embedded corpus and the programs;
+    the first that fails ends it."""
+    link_sample(folder)
+    make_programs(folder / "bin")
+    return subprocess.run(
+        ["bash", "-c", "\n".join(["set -e", *commands])],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )

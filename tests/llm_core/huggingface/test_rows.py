@@ -21,7 +21,8 @@ from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.places import local, placed_weights
 from llm_core.parallel.weights import box_of, write_weights
 from tests.support.distributed.alone import as_process
-from tests.support.distributed.cases import Problem, layout, layout_name
+from tests.support.distributed.cases import layout, layout_name
+from tests.support.distributed.problem import Problem
 from tests.support.engine.live_bytes import LiveBytes
 from tests.support.engine.small_runs import MODEL
 from tests.support.engine.uneven_model import make_model

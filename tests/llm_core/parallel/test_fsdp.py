@@ -15,9 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from llm_core.memory.config import MemoryConfig
 from tests.support.distributed.alone import as_process
-from tests.support.distributed.cases import Problem, layout
+from tests.support.distributed.cases import layout
 from tests.support.distributed.exactness import LR, make_trainer, ranks_of
 from tests.support.distributed.held import WORLD, measure
+from tests.support.distributed.problem import Problem
 
 UNITS = 3
 """Two blocks, and the rest."""

@@ -17,7 +17,8 @@ from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.places import local, placed_weights
 from llm_core.parallel.weights import box_of
 from tests.support.distributed.alone import as_process
-from tests.support.distributed.cases import LAYOUTS, Problem, layout, layout_name
+from tests.support.distributed.cases import LAYOUTS, layout, layout_name
+from tests.support.distributed.problem import Problem
 
 
 @pytest.mark.parametrize("parallel", LAYOUTS, ids=layout_name)

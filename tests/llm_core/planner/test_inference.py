@@ -27,7 +27,7 @@ from llm_core.planner.inference import (
     weights_bytes,
 )
 from llm_core.quantize.model import num_bytes, round_model
-from tests.support.distributed.cases import Problem
+from tests.support.distributed.problem import Problem
 
 H100 = HardwareConfig("H100", 80, 3350, 989, 67)
 LLAMA_8B = ModelConfig(128256, 4096, 32, 32, 8, 14336, 8192, tied_embeddings=False)

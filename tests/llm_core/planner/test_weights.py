@@ -28,7 +28,8 @@ from llm_core.planner.weights import (
     weights_outside,
 )
 from tests.support.distributed.alone import as_process
-from tests.support.distributed.cases import LAYOUTS, Problem, layout, layout_name
+from tests.support.distributed.cases import LAYOUTS, layout, layout_name
+from tests.support.distributed.problem import Problem
 
 
 def held_bytes(

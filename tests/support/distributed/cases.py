@@ -5,75 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
-from llm_core.model.adapter import AdapterConfig
-from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import V_SHAPED, ContextKind
-
-ROWS, TOKENS = 8, 16
-"""Sequences of a global batch where a layout needs no more, and tokens of each."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is trained, whatever the layout."""
-
-    vocab: int = 51
-    rows: int = ROWS
-    """Sequences of a global batch."""
-    tied: bool = True
-    masks: str = "uneven"
-    """uneven: two in five targets and a whole row do not count. idle: the first half of the rows
-    has none that does. empty: as uneven, but for a second step in which none does."""
-    packed: bool = False
-    family: str = "llama"
-    kv_heads: int = 4
-    layers: int = 2
-    dtype: Literal["fp64", "fp32", "bf16", "fp16"] = "fp64"
-    gradient_bits: Literal[16, 32] = 32
-    optim: OptimizerKind = "adamw"
-    state_in: Literal["device", "host", "disk"] = "device"
-    z_loss: float = 0.0
-    ema: float = 0.0
-    frozen: str = ""
-    """Pattern of the names of weights that are not trained; empty: all are."""
-    adapter: Literal["none", "lora"] = "none"
-    """lora: factors of rank 3 are trained beside frozen weights."""
-    base_dtype: Literal["fp32", "bf16"] = "fp32"
-    """Of the frozen matrices beside them."""
-    kernels: Literal["torch", "triton"] = "torch"
-    """triton: by Triton's interpreter, in float32 or less; one process has torch's."""
-
-    def model(self) -> ModelConfig:
-        family: dict[str, Any] = {
-            "llama": {},
-            "qwen3": {"qk_norm": True, "own_head_dim": 6},
-            "qwen2": {"qkv_bias": True},
-            "gpt2": {"norm": "layer", "ffn": "gelu", "positions": "learned"}
-            | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
-        }
-        heads = 4 if self.family == "gpt2" else 8
-        return ModelConfig(
-            self.vocab,
-            16,
-            self.layers,
-            heads,
-            self.kv_heads,
-            24,
-            64,
-            tied_embeddings=self.tied,
-            **family[self.family],
-        )
-
-    @property
-    def adapter_config(self) -> AdapterConfig:
-        if self.adapter == "none":
-            return AdapterConfig()
-        return AdapterConfig("lora", 3, 24.0, base_dtype=self.base_dtype)
+from tests.support.distributed.problem import ROWS, Problem
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ from llm_core.training.run_config import RunConfig
 from llm_core.training.throughput import StepClock
 from llm_core.training.trainer import Trainer
 from llm_core.training.validate import ValidationSet
-from tests.support.distributed.cases import TOKENS, Case, Problem, micro_sizes
+from tests.support.distributed.cases import Case, micro_sizes
+from tests.support.distributed.problem import TOKENS, Problem
 
 offload.PAGE = offload.GRAIN  # so that models as small as these have several
 NUM_STEPS = 3

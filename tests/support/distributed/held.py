@@ -31,9 +31,10 @@ from llm_core.planner.step import Work, memory_of, plan_time
 from llm_core.planner.weights import Coordinates
 from llm_core.printing import show
 from llm_core.training.trainer import Trainer
-from tests.support.distributed.cases import Problem, layout
+from tests.support.distributed.cases import layout
 from tests.support.distributed.exactness import LR, make_trainer, ranks_of
 from tests.support.distributed.forks import fork_ranks
+from tests.support.distributed.problem import Problem
 from tests.support.engine.live_bytes import LiveBytes
 
 WORLD = 4

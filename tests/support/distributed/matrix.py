@@ -28,8 +28,9 @@ from llm_core.memory.config import MemoryConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations import check_memory
 from tests.support.distributed import cases, exactness, held
-from tests.support.distributed.cases import Case, Problem
+from tests.support.distributed.cases import Case
 from tests.support.distributed.forks import fork_ranks
+from tests.support.distributed.problem import Problem
 
 LIMITS = {
     "fp64": dict.fromkeys(

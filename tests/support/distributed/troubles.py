@@ -37,9 +37,10 @@ from llm_core.training import step as step_module
 from llm_core.training.rollback import Rollback, event_rows
 from llm_core.training.trainer import Trainer
 from tests.support.distributed import exactness
-from tests.support.distributed.cases import ROWS, Case, Problem, layers_for, layout, layout_name
+from tests.support.distributed.cases import Case, layers_for, layout, layout_name
 from tests.support.distributed.exactness import LR, compare, make_trainer, ranks_of
 from tests.support.distributed.forks import fork_ranks
+from tests.support.distributed.problem import ROWS, Problem
 from tests.support.engine.waits import watched_runs
 
 WORLD = 4

@@ -14,9 +14,10 @@ import torch.distributed as dist
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote
 from llm_core.training.trainer import Preempted
-from tests.support.distributed.cases import Problem, layout
+from tests.support.distributed.cases import layout
 from tests.support.distributed.exactness import make_trainer, ranks_of
 from tests.support.distributed.forks import fork_ranks
+from tests.support.distributed.problem import Problem
 
 WORLD, TURNS = 4, 8
 ASKED: dict[int, tuple[int, ...]] = {0: (4, 5), 1: (2,), 2: (), 3: ()}
