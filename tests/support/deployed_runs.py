@@ -47,6 +47,11 @@ class Deployed:
         api = PrefectApi.local(self.state, up(self.state, self.said.append))
         self.api = replace(api, limit_s=PATIENCE_S)
 
+    def all_up(self) -> None:
+        """`textmill up`, and MLflow's server, which that leaves to `textmill ui`."""
+        self.up()
+        mlflow_ui(self.state)
+
     def submit(self, *overrides: str) -> str:
         """The id of a new flow run."""
         places = [f"store={self.place / 'store'}", f"state={self.state}"]
@@ -123,8 +128,7 @@ def deployed(place: Path) -> Iterator[Deployed]:
     """Services over a folder, and nothing left of them or their runs at the end."""
     found = Deployed(place, PrefectApi(""), [])
     try:
-        found.up()
-        mlflow_ui(found.state)
+        found.all_up()
         yield found
     finally:
         from flows.services.local import down

@@ -50,6 +50,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
 def test_next_run_begins_and_what_died_is_at_an_end(
     victims: tuple[str, ...], moment: str, services: Deployed
 ) -> None:
+    services.all_up()
     asked = [f"train.seed={next(seeds)}", "force=[language]"]
     first = services.submit(*asked)
     wait_for(lambda: services.reaches(moment, first), 240, f"{moment} of the first run")
@@ -90,6 +91,7 @@ def running_in_mlflow(place: Path) -> int:
 
 
 def test_suspended_run_saves_leaves_its_slot_and_resumes(services: Deployed) -> None:
+    services.all_up()
     first = services.submit(f"train.seed={next(seeds)}")
     wait_for(lambda: services.reaches("step 20", first), 240, "training")
     until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))

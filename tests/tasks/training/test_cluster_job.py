@@ -59,13 +59,17 @@ def model_bytes(made: Artifact) -> bytes:
     return (made.path / "model" / "model.safetensors").read_bytes()
 
 
-def once_it_trains(act: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    acted: list[Path] = []
+def once_it_trains(
+    act: Callable[[Path], object],
+    monkeypatch: pytest.MonkeyPatch,
+    then: Callable[[Path], object] = lambda work: None,
+) -> None:
+    """Act in a training's third step, and once more when the state of its job was read again."""
+    left = [then, act]
 
     def show(_self: object, work: Path) -> None:
-        if not acted and len(read_rows(work / "metrics.jsonl")) >= 3:
-            acted.append(work)
-            act(work)
+        if len(left) == 1 or (left and len(read_rows(work / "metrics.jsonl")) >= 3):
+            left.pop()(work)
 
     monkeypatch.setattr("tasks.training.progress.TrainingProgress.show", show)
 
@@ -123,9 +127,8 @@ def test_a_preempted_job_is_requeued_and_ends_with_the_same_bytes(
         job_id = read_job(work)["id"]
         subprocess.run(["scancel", "--signal=TERM", job_id], check=True)
         wait_until(lambda: "PENDING" in squeue(f"--jobs={job_id}", "--format=%T"))
-        start_now(job_id)
 
-    once_it_trains(preempt, monkeypatch)
+    once_it_trains(preempt, monkeypatch, lambda work: start_now(read_job(work)["id"]))
     (tmp_path / "job").mkdir()
     made = train_model(*parents, tmp_path / "job", on(config, TWO, 2))
     assert model_bytes(made) == model_bytes(whole)
