@@ -22,25 +22,33 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from llm_core.compat import scaled_product
+from llm_core.compat import foreach_norm, scaled_product
 from llm_core.config import ConfigError
-from llm_core.kernels.float8 import GRADIENTS, VALUES, Quantize, quantize
-from llm_core.model.transformer import Transformer
+from llm_core.kernels.float8 import GRADIENTS, VALUES, Quantize, Rounded, quantize, scale_for
+from llm_core.model.transformer import SwiGLU, Transformer
 
 
-# N tokens · D inputs · F outputs
-def apply_float8(model: Transformer, device: torch.device, kernels: str = "torch") -> None:
+# N tokens · D inputs · F outputs, of a feed-forward its inner width
+def apply_float8(
+    model: Transformer,
+    device: torch.device,
+    kernels: str = "torch",
+    keeps_weights: bool = False,
+    joins_gates: bool = True,
+) -> None:
     """Let the linear layers of every block of this process multiply in 8 bits, rounded by
     `train.kernels`.
 
-    Raises ConfigError where the device cannot.
+    keeps_weights: rounded ones from one micro batch to the next, for weights that are whole here.
+    joins_gates: to the products around them, so that they find the largest values. Raises
+    ConfigError where the device cannot.
     """
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
         raise ConfigError(
             "train.float8 (true) needs a GPU with 8-bit products (Ada, Hopper), this is"
             f" {torch.cuda.get_device_name(device)}"
         )
-    rounds = quantize
+    rounds: Quantize = quantize
     if kernels != "torch":
         from llm_core.kernels import float8_triton
 
@@ -50,30 +58,87 @@ def apply_float8(model: Transformer, device: torch.device, kernels: str = "torch
             for name, layer in list(owner.named_children()):
                 if isinstance(layer, nn.Linear):
                     setattr(owner, name, Float8Linear(layer, rounds))
+        if kernels != "torch" and joins_gates and is_joined(block.ffn):
+            block.ffn.own_way = feed_forward
+    if kernels != "torch" and keeps_weights:
+        model.before_pass = KeptWeights(model)
+
+
+def is_joined(ffn: nn.Module) -> bool:
+    return isinstance(ffn, SwiGLU) and ffn.gate_up.bias is None and ffn.down.bias is None
+
+
+class KeptWeights:
+    """Weights of a model's 8-bit layers, rounded before each pass but those of the micro batches of
+    a step behind the first, around which `hold` is set."""
+
+    def __init__(self, model: Transformer) -> None:
+        self._layers = [layer for layer in model.modules() if isinstance(layer, Float8Linear)]
+        self.hold = False
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        if self.hold:
+            return
+        from llm_core.kernels import float8_triton
+
+        weights = [layer.weight for layer in self._layers]
+        largest = torch.stack(list(foreach_norm(weights, torch.inf))).bfloat16()
+        scales = scale_for(largest, VALUES).unbind()
+        for layer, scale in zip(self._layers, scales, strict=True):
+            if layer.kept is None:
+                shape = layer.weight.shape
+                out, turned = (
+                    layer.weight.new_empty(size, dtype=VALUES) for size in (shape, shape[::-1])
+                )
+                layer.kept = out, turned, torch.empty_like(scale)
+            float8_triton.write(layer.weight, scale, *layer.kept[:2])
+            layer.kept[2].copy_(scale)
 
 
 class Float8Linear(nn.Module):
-    """A linear layer that multiplies in 8 bits, over the weights of a plain one."""
+    """A linear layer that multiplies in 8 bits, over the weights of a plain one.
+
+    `kept`, where it is there, is the weight in 8 bits, its transpose and their scale.
+    """
+
+    kept: Rounded | None
 
     def __init__(self, layer: nn.Linear, quantize: Quantize = quantize) -> None:
         super().__init__()
         self.weight, self.bias, self.quantize = layer.weight, layer.bias, quantize
+        self.kept = None
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., D] → [..., F] in bfloat16."""
-        y_NF = cast(Tensor, _Product.apply(x.flatten(0, -2), self.weight, self.quantize))
+        y_NF = cast(
+            Tensor,
+            _Product.apply(x.flatten(0, -2), self.weight, *self.rounded_weight(), self.quantize),
+        )
         if self.bias is not None:
             y_NF = y_NF + self.bias.to(y_NF.dtype)
         return y_NF.unflatten(0, x.shape[:-1])
 
+    def rounded_weight(self) -> Rounded:
+        if self.kept is not None:
+            return self.kept
+        return self.quantize(self.weight.detach(), VALUES)
+
 
 class _Product(torch.autograd.Function):
-    """x_ND, weight_FD → x weightᵀ, bfloat16."""
+    """x_ND, weight_FD and what it is rounded to → x weightᵀ, bfloat16."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, weight_FD: Tensor, to_8_bits: Quantize) -> Tensor:
+    def forward(
+        ctx: Any,
+        x_ND: Tensor,
+        weight_FD: Tensor,
+        weight8_FD: Tensor,
+        weight8_DF: Tensor,
+        weight_scale: Tensor,
+        to_8_bits: Quantize,
+    ) -> Tensor:
         x8_ND, x8_DN, x_scale = to_8_bits(x_ND, VALUES)
-        weight8_FD, weight8_DF, weight_scale = to_8_bits(weight_FD, VALUES)
         ctx.save_for_backward(x8_DN, x_scale, weight8_DF, weight_scale)
         ctx.dtypes, ctx.to_8_bits = (x_ND.dtype, weight_FD.dtype), to_8_bits
         # Sums that are kept short are good enough here, not for gradients (as in NVIDIA's
@@ -83,7 +148,9 @@ class _Product(torch.autograd.Function):
         )
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         x8_DN, x_scale, weight8_DF, weight_scale = ctx.saved_tensors
         x_dtype, weight_dtype = ctx.dtypes
         dy8_NF, dy8_FN, dy_scale = ctx.to_8_bits(gradients[0], GRADIENTS)
@@ -93,7 +160,80 @@ class _Product(torch.autograd.Function):
             dx_ND = _multiply(dy8_NF, weight8_DF, dy_scale, weight_scale, x_dtype)
         if ctx.needs_input_grad[1]:
             dweight_FD = _multiply(dy8_FN, x8_DN, dy_scale, x_scale, weight_dtype)
-        return dx_ND, dweight_FD, None
+        return dx_ND, dweight_FD, None, None, None, None
+
+
+class _FeedForward(torch.autograd.Function):
+    """As `_Product`, gates and `_Product`, to the bit; gates say how large their numbers are, so
+    that no pass looks for it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_ND: Tensor,
+        into_2FD: Tensor,
+        into8_2FD: Tensor,
+        into8_D2F: Tensor,
+        into_scale: Tensor,
+        down_DF: Tensor,
+        down8_DF: Tensor,
+        down8_FD: Tensor,
+        down_scale: Tensor,
+        block: int,
+        to_8_bits: Quantize,
+    ) -> Tensor:
+        from llm_core.kernels import swiglu_triton
+
+        x8_ND, x8_DN, x_scale = to_8_bits(x_ND, VALUES)
+        gate_up_N2F = _multiply(
+            x8_ND, into8_2FD, x_scale, into_scale, torch.bfloat16, use_fast_accum=True
+        )
+        gated_NF, parts = swiglu_triton.gated_measured(gate_up_N2F, block)
+        gated8_NF, gated8_FN, gated_scale = to_8_bits(
+            gated_NF, VALUES, swiglu_triton.largest_of(parts)
+        )
+        ctx.save_for_backward(
+            x8_DN, x_scale, into8_D2F, into_scale, gate_up_N2F,
+            gated8_FN, gated_scale, down8_FD, down_scale,
+        )  # fmt: skip
+        ctx.dtypes = x_ND.dtype, into_2FD.dtype, down_DF.dtype
+        ctx.block, ctx.to_8_bits = block, to_8_bits
+        return _multiply(
+            gated8_NF, down8_DF, gated_scale, down_scale, torch.bfloat16, use_fast_accum=True
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from llm_core.kernels import swiglu_triton
+
+        (
+            x8_DN, x_scale, into8_D2F, into_scale, gate_up_N2F,
+            gated8_FN, gated_scale, down8_FD, down_scale,
+        ) = ctx.saved_tensors  # fmt: skip
+        x_dtype, into_dtype, down_dtype = ctx.dtypes
+        dy8_ND, dy8_DN, dy_scale = ctx.to_8_bits(gradients[0], GRADIENTS)
+        dgated_NF = _multiply(dy8_ND, down8_FD, dy_scale, down_scale, torch.bfloat16)
+        ddown_DF = _multiply(dy8_DN, gated8_FN, dy_scale, gated_scale, down_dtype)
+        dinto_N2F, parts = swiglu_triton.gradient_measured(gate_up_N2F, dgated_NF, ctx.block)
+        dinto8_N2F, dinto8_2FN, dinto_scale = ctx.to_8_bits(
+            dinto_N2F, GRADIENTS, swiglu_triton.largest_of(parts)
+        )
+        dx_ND = _multiply(dinto8_N2F, into8_D2F, dinto_scale, into_scale, x_dtype)
+        dinto_2FD = _multiply(dinto8_2FN, x8_DN, dinto_scale, x_scale, into_dtype)
+        return dx_ND, dinto_2FD, None, None, None, ddown_DF, *[None] * 5
+
+
+def feed_forward(ffn: Any, x_BTD: Tensor) -> Tensor:
+    """down(silu(gate) * up) of a feed-forward with 8-bit layers and no biases."""
+    into, down = ffn.gate_up, ffn.down
+    y_ND = cast(
+        Tensor,
+        _FeedForward.apply(
+            x_BTD.flatten(0, -2), into.weight, *into.rounded_weight(),
+            down.weight, *down.rounded_weight(), ffn.block, into.quantize,
+        ),
+    )  # fmt: skip
+    return y_ND.unflatten(0, x_BTD.shape[:-1])
 
 
 def _multiply(
