@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from llm_core.compat import foreach_norm, scaled_product
 from llm_core.config import ConfigError
 from llm_core.kernels.float8 import GRADIENTS, VALUES, Quantize, Rounded, quantize, scale_for
+from llm_core.model.config import ONE_PASS_KERNELS
 from llm_core.model.transformer import SwiGLU, Transformer
 
 
@@ -49,7 +50,7 @@ def apply_float8(
             f" {torch.cuda.get_device_name(device)}"
         )
     rounds: Quantize = quantize
-    if kernels != "torch":
+    if kernels in ONE_PASS_KERNELS:
         from llm_core.kernels import float8_triton
 
         rounds = float8_triton.quantize
@@ -58,9 +59,9 @@ def apply_float8(
             for name, layer in list(owner.named_children()):
                 if isinstance(layer, nn.Linear):
                     setattr(owner, name, Float8Linear(layer, rounds))
-        if kernels != "torch" and joins_gates and is_joined(block.ffn):
+        if kernels in ONE_PASS_KERNELS and joins_gates and is_joined(block.ffn):
             block.ffn.own_way = feed_forward
-    if kernels != "torch" and keeps_weights:
+    if kernels in ONE_PASS_KERNELS and keeps_weights:
         model.before_pass = KeptWeights(model)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from llm_core.config import ConfigError
 from llm_core.model.attention import SplitHeads
-from llm_core.model.config import ModelConfig
+from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.model.norm import AddNorm, RMSNorm
 from llm_core.model.precision import HALF_DTYPES
 from llm_core.model.transformer import Block, Gated, SwiGLU
@@ -17,7 +17,7 @@ from llm_core.model.transformer import Block, Gated, SwiGLU
 
 def check_kernels(kernels: str, device: torch.device, config: ModelConfig, dtype: str) -> None:
     """Raises ConfigError where this device lacks `train.kernels` for this model and dtype."""
-    if kernels == "torch":
+    if kernels not in ONE_PASS_KERNELS:
         return
     interpreted = kernels == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     if device.type != "cuda" and not interpreted:
@@ -43,7 +43,7 @@ def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> 
 
     own_keys: attention gets a key and a value for each query head, where two heads share one.
     """
-    if kernels == "torch":
+    if kernels not in ONE_PASS_KERNELS:
         return
     gated, add_then_norm, split_heads = triton_kernels(own_keys)
     for block in blocks:
