@@ -22,9 +22,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from llm_core.compat import foreach_norm, scaled_product
+from llm_core.compat import scaled_product
 from llm_core.config import ConfigError
-from llm_core.kernels.float8 import GRADIENTS, VALUES, Quantize, Rounded, quantize, scale_for
+from llm_core.kernels.float8 import GRADIENTS, VALUES, Quantize, quantize
 from llm_core.model.config import ONE_PASS_KERNELS
 from llm_core.model.transformer import SwiGLU, Transformer
 
@@ -34,15 +34,13 @@ def apply_float8(
     model: Transformer,
     device: torch.device,
     kernels: str = "torch",
-    keeps_weights: bool = False,
     joins_gates: bool = True,
 ) -> None:
     """Let the linear layers of every block of this process multiply in 8 bits, rounded by
     `train.kernels`.
 
-    keeps_weights: rounded ones from one micro batch to the next, for weights that are whole here.
-    joins_gates: to the products around them, so that they find the largest values. Raises
-    ConfigError where the device cannot.
+    joins_gates: to the products around them, with those kernels, so that gates find the largest
+    values. Raises ConfigError where the device cannot.
     """
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
         raise ConfigError(
@@ -61,85 +59,37 @@ def apply_float8(
                     setattr(owner, name, Float8Linear(layer, rounds))
         if kernels in ONE_PASS_KERNELS and joins_gates and is_joined(block.ffn):
             block.ffn.own_way = feed_forward
-    if kernels in ONE_PASS_KERNELS and keeps_weights:
-        model.before_pass = KeptWeights(model)
 
 
 def is_joined(ffn: nn.Module) -> bool:
     return isinstance(ffn, SwiGLU) and ffn.gate_up.bias is None and ffn.down.bias is None
 
 
-class KeptWeights:
-    """Weights of a model's 8-bit layers, rounded before each pass but those of the micro batches of
-    a step behind the first, around which `hold` is set."""
-
-    def __init__(self, model: Transformer) -> None:
-        self._layers = [layer for layer in model.modules() if isinstance(layer, Float8Linear)]
-        self.hold = False
-
-    @torch.no_grad()
-    def __call__(self) -> None:
-        if self.hold:
-            return
-        from llm_core.kernels import float8_triton
-
-        weights = [layer.weight for layer in self._layers]
-        largest = torch.stack(list(foreach_norm(weights, torch.inf))).bfloat16()
-        scales = scale_for(largest, VALUES).unbind()
-        for layer, scale in zip(self._layers, scales, strict=True):
-            if layer.kept is None:
-                shape = layer.weight.shape
-                out, turned = (
-                    layer.weight.new_empty(size, dtype=VALUES) for size in (shape, shape[::-1])
-                )
-                layer.kept = out, turned, torch.empty_like(scale)
-            float8_triton.write(layer.weight, scale, *layer.kept[:2])
-            layer.kept[2].copy_(scale)
-
-
 class Float8Linear(nn.Module):
-    """A linear layer that multiplies in 8 bits, over the weights of a plain one.
-
-    `kept`, where it is there, is the weight in 8 bits, its transpose and their scale.
-    """
-
-    kept: Rounded | None
+    """A linear layer that multiplies in 8 bits, over the weights of a plain one."""
 
     def __init__(self, layer: nn.Linear, quantize: Quantize = quantize) -> None:
         super().__init__()
         self.weight, self.bias, self.quantize = layer.weight, layer.bias, quantize
-        self.kept = None
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., D] → [..., F] in bfloat16."""
         y_NF = cast(
             Tensor,
-            _Product.apply(x.flatten(0, -2), self.weight, *self.rounded_weight(), self.quantize),
+            _Product.apply(x.flatten(0, -2), self.weight, self.quantize),
         )
         if self.bias is not None:
             y_NF = y_NF + self.bias.to(y_NF.dtype)
         return y_NF.unflatten(0, x.shape[:-1])
 
-    def rounded_weight(self) -> Rounded:
-        if self.kept is not None:
-            return self.kept
-        return self.quantize(self.weight.detach(), VALUES)
-
 
 class _Product(torch.autograd.Function):
-    """x_ND, weight_FD and what it is rounded to → x weightᵀ, bfloat16."""
+    """x_ND, weight_FD → x weightᵀ, bfloat16."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x_ND: Tensor,
-        weight_FD: Tensor,
-        weight8_FD: Tensor,
-        weight8_DF: Tensor,
-        weight_scale: Tensor,
-        to_8_bits: Quantize,
-    ) -> Tensor:
+    def forward(ctx: Any, x_ND: Tensor, weight_FD: Tensor, to_8_bits: Quantize) -> Tensor:
         x8_ND, x8_DN, x_scale = to_8_bits(x_ND, VALUES)
+        weight8_FD, weight8_DF, weight_scale = to_8_bits(weight_FD, VALUES)
         ctx.save_for_backward(x8_DN, x_scale, weight8_DF, weight_scale)
         ctx.dtypes, ctx.to_8_bits = (x_ND.dtype, weight_FD.dtype), to_8_bits
         # Sums that are kept short are good enough here, not for gradients (as in NVIDIA's
@@ -149,9 +99,7 @@ class _Product(torch.autograd.Function):
         )
 
     @staticmethod
-    def backward(
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x8_DN, x_scale, weight8_DF, weight_scale = ctx.saved_tensors
         x_dtype, weight_dtype = ctx.dtypes
         dy8_NF, dy8_FN, dy_scale = ctx.to_8_bits(gradients[0], GRADIENTS)
@@ -161,7 +109,7 @@ class _Product(torch.autograd.Function):
             dx_ND = _multiply(dy8_NF, weight8_DF, dy_scale, weight_scale, x_dtype)
         if ctx.needs_input_grad[1]:
             dweight_FD = _multiply(dy8_FN, x8_DN, dy_scale, x_scale, weight_dtype)
-        return dx_ND, dweight_FD, None, None, None, None
+        return dx_ND, dweight_FD, None
 
 
 class _FeedForward(torch.autograd.Function):
@@ -173,19 +121,15 @@ class _FeedForward(torch.autograd.Function):
         ctx: Any,
         x_ND: Tensor,
         into_2FD: Tensor,
-        into8_2FD: Tensor,
-        into8_D2F: Tensor,
-        into_scale: Tensor,
         down_DF: Tensor,
-        down8_DF: Tensor,
-        down8_FD: Tensor,
-        down_scale: Tensor,
         block: int,
         to_8_bits: Quantize,
     ) -> Tensor:
         from llm_core.kernels import swiglu_triton
 
         x8_ND, x8_DN, x_scale = to_8_bits(x_ND, VALUES)
+        into8_2FD, into8_D2F, into_scale = to_8_bits(into_2FD, VALUES)
+        down8_DF, down8_FD, down_scale = to_8_bits(down_DF, VALUES)
         gate_up_N2F = _multiply(
             x8_ND, into8_2FD, x_scale, into_scale, torch.bfloat16, use_fast_accum=True
         )
@@ -221,7 +165,7 @@ class _FeedForward(torch.autograd.Function):
         )
         dx_ND = _multiply(dinto8_N2F, into8_D2F, dinto_scale, into_scale, x_dtype)
         dinto_2FD = _multiply(dinto8_2FN, x8_DN, dinto_scale, x_scale, into_dtype)
-        return dx_ND, dinto_2FD, None, None, None, ddown_DF, *[None] * 5
+        return dx_ND, dinto_2FD, ddown_DF, None, None
 
 
 def feed_forward(ffn: Any, x_BTD: Tensor) -> Tensor:
@@ -230,10 +174,9 @@ def feed_forward(ffn: Any, x_BTD: Tensor) -> Tensor:
     y_ND = cast(
         Tensor,
         _FeedForward.apply(
-            x_BTD.flatten(0, -2), into.weight, *into.rounded_weight(),
-            down.weight, *down.rounded_weight(), ffn.block, into.quantize,
+            x_BTD.flatten(0, -2), into.weight, down.weight, ffn.block, into.quantize
         ),
-    )  # fmt: skip
+    )
     return y_ND.unflatten(0, x_BTD.shape[:-1])
 
 

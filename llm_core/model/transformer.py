@@ -151,9 +151,8 @@ class Transformer(nn.Module):
     Parts may be None, where a pipeline has given them to another process: without `embedding` the
     input is the residual stream of the blocks before, without `head` the output is the residual
     stream for the blocks after. A layout may set `head_loss`; `to_head`, which brings to the head
-    what other processes hold of the residual stream; over how many its tokens are cut;
-    `before_pass`, which gets ready what passes need besides weights; and `stream_dtype`, in which
-    it goes from block to block (None: as weights of the embedding).
+    what other processes hold of the residual stream; over how many its tokens are cut; and
+    `stream_dtype`, in which it goes from block to block (None: as weights of the embedding).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -165,7 +164,6 @@ class Transformer(nn.Module):
         self.stream_dtype: torch.dtype | None = None
         self.head_loss: HeadLoss = whole_head_loss
         self.to_head: Callable[[Tensor], Tensor] = as_it_is
-        self.before_pass: Callable[[], None] | None = None
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.max_seq_len, config.dim)
@@ -266,8 +264,6 @@ class Transformer(nn.Module):
         With targets, what `head_loss` gives: the loss summed over them, and losses_BT without
         gradient; logits need never be whole.
         """
-        if self.before_pass is not None:
-            self.before_pass()
         hidden_BTD = self.hidden(ids_BT, positions_BT, cache, documents_BK)
         if self.head is None:
             return hidden_BTD

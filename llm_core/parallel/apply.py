@@ -11,7 +11,7 @@ default; here it gets a communication hook that sums, as `llm_core.parallel.fsdp
 
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -28,7 +28,7 @@ from llm_core.memory.recompute import apply_recompute
 from llm_core.memory.tiling import apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ComputeConfig, ModelConfig
-from llm_core.model.float8 import KeptWeights, apply_float8
+from llm_core.model.float8 import apply_float8
 from llm_core.model.loss import CrossEntropy, token_losses
 from llm_core.model.operations import apply_kernels, check_kernels
 from llm_core.model.precision import HALF_DTYPES, stream_dtype
@@ -74,9 +74,7 @@ def build_layout(
     _set_stream_and_loss(parts, tensor, compute, memory)
     apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
     if compute.float8:
-        # Sharded weights are only here within a block's own pass.
-        keeps_weights = not parallel.shards_weights and plan is None
-        apply_float8(model, ranks.device, compute.kernels, keeps_weights)
+        apply_float8(model, ranks.device, compute.kernels)
     apply_recompute(model, memory)
     if compute.compile:
         _compile_blocks(model, parallel, memory)
@@ -250,17 +248,3 @@ def last_micro_batch(layout: Layout, is_last: bool) -> AbstractContextManager[No
         waits_where_it_rests = next(model.parameters()).device.type == layout.device.type
         model.set_requires_all_reduce(is_last or not waits_where_it_rests)
     return contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def same_weights(layout: Layout, are_same: bool) -> Iterator[None]:
-    """Around the pass of one micro batch: whether weights are those of the pass before."""
-    kept = layout.bare.before_pass
-    if not isinstance(kept, KeptWeights):
-        yield
-        return
-    kept.hold = are_same
-    try:
-        yield
-    finally:
-        kept.hold = False

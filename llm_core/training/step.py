@@ -20,7 +20,7 @@ from llm_core.model.loss import count_targets
 from llm_core.model.masks import restarting_positions
 from llm_core.model.precision import autocast
 from llm_core.optim.optimizer import Optimizer
-from llm_core.parallel.apply import last_micro_batch, same_weights
+from llm_core.parallel.apply import last_micro_batch
 from llm_core.parallel.gradients import finish_gradients, gradient_norm
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
@@ -138,10 +138,7 @@ def accumulate_gradients(
     loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
     for begin in range(0, len(ids_BT), size):
         piece = slice(begin, begin + size)
-        with (
-            last_micro_batch(layout, begin + size >= len(ids_BT)),
-            same_weights(layout, begin > 0),
-        ):
+        with last_micro_batch(layout, begin + size >= len(ids_BT)):
             with cast():
                 learnt, losses_BT = layout.model(
                     ids_BT[piece],

@@ -12,7 +12,7 @@ from torch import nn
 
 from llm_core.kernels import float8
 from llm_core.model.config import ModelConfig
-from llm_core.model.float8 import Float8Linear, KeptWeights, apply_float8
+from llm_core.model.float8 import Float8Linear, apply_float8
 from llm_core.model.transformer import Transformer
 from tests.support.engine.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
 
@@ -116,31 +116,9 @@ def loss_and_gradients(model: Transformer) -> list[torch.Tensor]:
     return [loss.detach(), *(weight.grad.clone() for weight in model.parameters())]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-def test_gates_that_measure_and_kept_weights_give_the_bits_of_layers_by_themselves(
-    kernels: Any, keeps: bool
-) -> None:
-    apart = small_model(kernels, keeps_weights=False, joins_gates=False)
-    joined = small_model(kernels, keeps_weights=keeps, joins_gates=True)
-    for _ in range(2):  # the second time after an update
-        pairs = zip(loss_and_gradients(apart), loss_and_gradients(joined), strict=True)
-        assert all(torch.equal(one, other) for one, other in pairs)
-        with torch.no_grad():
-            for model in (apart, joined):
-                for weight in model.parameters():
-                    weight.data.mul_(1.25)
-
-
-def test_kept_weights_are_rounded_anew_unless_a_step_holds_them(kernels: Any) -> None:
-    model = small_model(kernels, keeps_weights=True)
-    first = loss_and_gradients(model)[0]
-    assert isinstance(model.before_pass, KeptWeights)
-    for weight in model.own_blocks[0].ffn.parameters():
-        weight.data.mul_(2)
-    model.before_pass.hold = True
-    held = loss_and_gradients(model)[0]
-    model.before_pass.hold = False
-    assert torch.equal(held, first) and not torch.equal(loss_and_gradients(model)[0], first)
+def test_gates_that_measure_give_the_bits_of_layers_by_themselves(kernels: Any) -> None:
+    found = [loss_and_gradients(small_model(kernels, joins_gates=on)) for on in (False, True)]
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_gates_find_the_largest_of_what_they_write(kernels: Any) -> None:
