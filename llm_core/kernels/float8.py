@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,24 +16,32 @@ VALUES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny
 _FRACTION = 0x7FFFFF
 """Bits of a float32 below its exponent."""
-Quantize = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor, Tensor]]
-"""x [I, J] → its numbers in 8 bits, those as [J, I], and what they are to be multiplied by."""
 
 
-def scale_of(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The least power of two that brings every magnitude of x, divided by it, into the dtype.
+Rounded = tuple[Tensor, Tensor, Tensor]
+"""Numbers [I, J] in 8 bits, those as [J, I], and what they are to be multiplied by."""
+
+
+class Quantize(Protocol):
+    def __call__(self, x: Tensor, dtype: torch.dtype, largest: Tensor | None = None) -> Rounded:
+        """largest: magnitude in x [I, J], where it is known; else x is read for it."""
+
+
+def scale_for(largest: Tensor, dtype: torch.dtype) -> Tensor:
+    """The least power of two that brings magnitudes up to `largest`, divided by it, into the dtype.
 
     So a product with its inverse is the quotient to the last bit, at a fraction of the cost. What
     is given away, at most half of the range, costs no fraction bits: numbers of 8 bits float.
     """
-    exact = (x.abs().amax().float() / torch.finfo(dtype).max).clamp(min=SMALLEST_SCALE)
+    exact = (largest.float() / torch.finfo(dtype).max).clamp(min=SMALLEST_SCALE)
     # Any fraction carries into the exponent, and is then cut off.
     power = ((exact.view(torch.int32) + _FRACTION) & ~_FRACTION).view(torch.float32)
     return torch.where(exact.isnan(), exact, power)
 
 
-def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def quantize(x: Tensor, dtype: torch.dtype, largest: Tensor | None = None) -> Rounded:
     """(x8, its transpose, scale), x ≈ x8 * scale. What is not a number stays so."""
-    most, scale = torch.finfo(dtype).max, scale_of(x, dtype)
+    most = torch.finfo(dtype).max
+    scale = scale_for(x.abs().amax() if largest is None else largest, dtype)
     x8 = (x.float() * (1 / scale)).clamp(-most, most).to(dtype)
     return x8, x8.t().contiguous(), scale

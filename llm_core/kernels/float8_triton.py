@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, library
 
-from llm_core.kernels.float8 import scale_of
+from llm_core.kernels.float8 import Rounded, scale_for
 
 SIDE = 128
 """Of the square: in 8 bits a row of it is one line of the cache, straight and turned."""
@@ -61,10 +61,10 @@ def _shapes(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tenso
     return x.new_empty(x.shape, dtype=dtype), x.new_empty(x.shape[::-1], dtype=dtype)
 
 
-def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def quantize(x: Tensor, dtype: torch.dtype, largest: Tensor | None = None) -> Rounded:
     """As `float8.quantize`, of 16-bit numbers; rounds others to bfloat16 first, as FSDP does."""
     # Triton 3.6 puts a third of a square in wrong places of its transpose where 8-bit numbers come
     # from 32-bit ones.
     x = x if x.element_size() == 2 else x.bfloat16()
-    scale = scale_of(x, dtype)
+    scale = scale_for(x.abs().amax() if largest is None else largest, dtype)
     return *_quantize(x, scale, dtype), scale

@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, library
 
+from llm_core.kernels.largest_triton import keep_largest, magnitude
+
 # A run is a block of gate channels and, behind it, the block of up channels that belongs to it:
 # `width` of each.
 
@@ -34,25 +36,35 @@ def _places(num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type
 
 
 @triton.jit
-def swiglu_forward(gate_up, out, num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def swiglu_forward(  # type: ignore[no-untyped-def]
+    gate_up, out, largest, num_runs, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MEASURES: tl.constexpr,
+):  # fmt: skip
     gate_place, out_place, there = _places(num_runs, width, ROWS, COLUMNS)
     gate = tl.load(gate_up + gate_place, mask=there, other=0).to(tl.float32)
     up = tl.load(gate_up + gate_place + width, mask=there, other=0).to(tl.float32)
-    tl.store(
-        out + out_place, (gate / (1 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=there
-    )
+    result = (gate / (1 + tl.exp(-gate)) * up).to(out.dtype.element_ty)
+    tl.store(out + out_place, result, mask=there)
+    if MEASURES:
+        keep_largest(largest, magnitude(result))
 
 
 @triton.jit
-def swiglu_backward(gate_up, grad, out, num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def swiglu_backward(  # type: ignore[no-untyped-def]
+    gate_up, grad, out, largest, num_runs, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MEASURES: tl.constexpr,
+):  # fmt: skip
     gate_place, grad_place, there = _places(num_runs, width, ROWS, COLUMNS)
     gate = tl.load(gate_up + gate_place, mask=there, other=0).to(tl.float32)
     up = tl.load(gate_up + gate_place + width, mask=there, other=0).to(tl.float32)
     d = tl.load(grad + grad_place, mask=there, other=0).to(tl.float32)
     share = 1 / (1 + tl.exp(-gate))
-    d_gate = d * up * share * (1 + gate * (1 - share))
-    tl.store(out + gate_place, d_gate.to(out.dtype.element_ty), mask=there)
-    tl.store(out + gate_place + width, (d * gate * share).to(out.dtype.element_ty), mask=there)
+    d_gate = (d * up * share * (1 + gate * (1 - share))).to(out.dtype.element_ty)
+    d_up = (d * gate * share).to(out.dtype.element_ty)
+    tl.store(out + gate_place, d_gate, mask=there)
+    tl.store(out + gate_place + width, d_up, mask=there)
+    if MEASURES:
+        keep_largest(largest, tl.maximum(magnitude(d_gate), magnitude(d_up)))
 
 
 @library.custom_op(
@@ -61,8 +73,20 @@ def swiglu_backward(gate_up, grad, out, num_runs, width, ROWS: tl.constexpr, COL
 def gated(gate_up: Tensor, width: int) -> Tensor:
     """As `llm_core.model.transformer.gated`."""
     out = _shape_of_result(gate_up, width)
-    _launch(swiglu_forward, gate_up.numel() // (2 * width), width, gate_up.contiguous(), out)
+    _launch(swiglu_forward, None, width, gate_up.contiguous(), out)
     return out
+
+
+@library.custom_op(
+    "llm_core::swiglu_measured",
+    mutates_args=(),
+    schema="(Tensor gate_up, int width) -> (Tensor, Tensor)",
+)
+def gated_measured(gate_up: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """(as `gated`, bits of its largest magnitude in each program), without a gradient."""
+    out, largest = _shapes_measured(gate_up, width)
+    _launch(swiglu_forward, largest, width, gate_up.contiguous(), out)
+    return out, largest
 
 
 @library.custom_op(
@@ -72,10 +96,21 @@ def gated(gate_up: Tensor, width: int) -> Tensor:
 )
 def gradient(gate_up: Tensor, grad: Tensor, width: int) -> Tensor:
     """Of gate_up, from that of the result."""
-    out = torch.empty_like(gate_up, memory_format=torch.contiguous_format)
-    num_runs = gate_up.numel() // (2 * width)
-    _launch(swiglu_backward, num_runs, width, gate_up.contiguous(), grad.contiguous(), out)
+    out = _shape_of_gradient(gate_up, grad, width)
+    _launch(swiglu_backward, None, width, gate_up.contiguous(), grad.contiguous(), out)
     return out
+
+
+@library.custom_op(
+    "llm_core::swiglu_backward_measured",
+    mutates_args=(),
+    schema="(Tensor gate_up, Tensor grad, int width) -> (Tensor, Tensor)",
+)
+def gradient_measured(gate_up: Tensor, grad: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """(as `gradient`, bits of its largest magnitude in each program)."""
+    out, largest = _shapes_of_gradient_measured(gate_up, grad, width)
+    _launch(swiglu_backward, largest, width, gate_up.contiguous(), grad.contiguous(), out)
+    return out, largest
 
 
 @gated.register_fake
@@ -86,6 +121,24 @@ def _shape_of_result(gate_up: Tensor, width: int) -> Tensor:
 @gradient.register_fake
 def _shape_of_gradient(gate_up: Tensor, grad: Tensor, width: int) -> Tensor:
     return torch.empty_like(gate_up, memory_format=torch.contiguous_format)
+
+
+@gated_measured.register_fake
+def _shapes_measured(gate_up: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    return _shape_of_result(gate_up, width), _parts(gate_up, width)
+
+
+@gradient_measured.register_fake
+def _shapes_of_gradient_measured(
+    gate_up: Tensor, grad: Tensor, width: int
+) -> tuple[Tensor, Tensor]:
+    return _shape_of_gradient(gate_up, grad, width), _parts(gate_up, width)
+
+
+def _parts(gate_up: Tensor, width: int) -> Tensor:
+    """Room for a number of each program."""
+    *_, grid = _blocks(gate_up.numel() // (2 * width), width)
+    return gate_up.new_empty(grid[0] * grid[1], dtype=torch.int32)
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
@@ -100,13 +153,22 @@ def _go_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
 gated.register_autograd(_go_back, setup_context=_keep)
 
 
-def _launch(kernel: Any, num_runs: int, width: int, *tensors: Tensor) -> None:
+def _blocks(num_runs: int, width: int) -> tuple[int, int, tuple[int, int]]:
+    """(runs, channels) that a program works on, and the grid of programs."""
     # The largest power of two in the width, so that no lane is idle where widths are multiples of
     # 16.
     columns = min(1024, width & -width)
     if columns < 16:
-        columns = min(1024, triton.next_power_of_2(width))
+        columns = min(1024, 1 << (width - 1).bit_length())
     rows = ELEMENTS // columns
-    grid = triton.cdiv(num_runs, rows), triton.cdiv(width, columns)
+    return rows, columns, (-(-num_runs // rows), -(-width // columns))
+
+
+def _launch(kernel: Any, largest: Tensor | None, width: int, *tensors: Tensor) -> None:
+    num_runs = tensors[0].numel() // (2 * width)
+    rows, columns, grid = _blocks(num_runs, width)
     if num_runs:
-        kernel[grid](*tensors, num_runs, width, ROWS=rows, COLUMNS=columns)
+        kernel[grid](
+            *tensors, tensors[-1] if largest is None else largest, num_runs, width,
+            ROWS=rows, COLUMNS=columns, MEASURES=largest is not None,
+        )  # fmt: skip

@@ -19,6 +19,9 @@ Family = Literal["llama", "mistral", "qwen2", "qwen3", "gpt2"]
 MAX_FFN_BLOCKS = 16
 """Enough for the tensor ranks of a machine. Checkpoints depend on it: gate_up is in its order."""
 
+ONE_PASS_KERNELS = ("triton", "quack")
+"""By the name in `train.kernels`: those that are not torch's operations."""
+
 
 @dataclass(frozen=True)
 class RopeScaling:
@@ -306,10 +309,14 @@ class ComputeConfig:
     attention: Literal[
         "auto", "sdpa", "reference", "cudnn", "flash", "fa3", "fa4", "varlen", "flex"
     ] = field(default="auto", metadata=NOT_IN_KEY)
-    """Attention kernel (`llm_core.model.attend`). auto: sdpa."""
-    kernels: Literal["torch", "triton", "quack"] = field(default="torch", metadata=NOT_IN_KEY)
+    """Attention kernel (`llm_core.model.attend`). auto: on a GPU the fastest of sdpa, cudnn and
+    fa4, or of sdpa and varlen where documents are kept apart; elsewhere sdpa."""
+    kernels: Literal["auto", "torch", "triton", "quack"] = field(
+        default="torch", metadata=NOT_IN_KEY
+    )
     """Kernels between the matrix products of a block. triton: our own, one pass over memory each
     way, on GPUs (`llm_core.model.operations`). quack: these, and SwiGLU fused into the products
-    around it by the package quack-kernels."""
+    around it by the package quack-kernels. auto: the fastest of these on a GPU, elsewhere torch; a
+    trainer measures once for each device, shape and version (`llm_core.training.fastest`)."""
     compile: bool = field(default=False, metadata=NOT_IN_KEY)
     """Compile each block (torch.compile): faster steps on GPUs, after a minute of compiling."""

@@ -25,23 +25,30 @@ from torch import Tensor, nn
 from llm_core.compat import scaled_product
 from llm_core.config import ConfigError
 from llm_core.kernels.float8 import GRADIENTS, VALUES, Quantize, quantize
-from llm_core.model.transformer import Transformer
+from llm_core.model.config import ONE_PASS_KERNELS
+from llm_core.model.transformer import SwiGLU, Transformer
 
 
-# N tokens · D inputs · F outputs
-def apply_float8(model: Transformer, device: torch.device, kernels: str = "torch") -> None:
+# N tokens · D inputs · F outputs, of a feed-forward its inner width
+def apply_float8(
+    model: Transformer,
+    device: torch.device,
+    kernels: str = "torch",
+    joins_gates: bool = True,
+) -> None:
     """Let the linear layers of every block of this process multiply in 8 bits, rounded by
     `train.kernels`.
 
-    Raises ConfigError where the device cannot.
+    joins_gates: to the products around them, with those kernels, so that gates find the largest
+    values. Raises ConfigError where the device cannot.
     """
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
         raise ConfigError(
             "train.float8 (true) needs a GPU with 8-bit products (Ada, Hopper), this is"
             f" {torch.cuda.get_device_name(device)}"
         )
-    rounds = quantize
-    if kernels != "torch":
+    rounds: Quantize = quantize
+    if kernels in ONE_PASS_KERNELS:
         from llm_core.kernels import float8_triton
 
         rounds = float8_triton.quantize
@@ -50,6 +57,12 @@ def apply_float8(model: Transformer, device: torch.device, kernels: str = "torch
             for name, layer in list(owner.named_children()):
                 if isinstance(layer, nn.Linear):
                     setattr(owner, name, Float8Linear(layer, rounds))
+        if kernels in ONE_PASS_KERNELS and joins_gates and is_joined(block.ffn):
+            block.ffn.own_way = feed_forward
+
+
+def is_joined(ffn: nn.Module) -> bool:
+    return isinstance(ffn, SwiGLU) and ffn.gate_up.bias is None and ffn.down.bias is None
 
 
 class Float8Linear(nn.Module):
@@ -61,7 +74,10 @@ class Float8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., D] → [..., F] in bfloat16."""
-        y_NF = cast(Tensor, _Product.apply(x.flatten(0, -2), self.weight, self.quantize))
+        y_NF = cast(
+            Tensor,
+            _Product.apply(x.flatten(0, -2), self.weight, self.quantize),
+        )
         if self.bias is not None:
             y_NF = y_NF + self.bias.to(y_NF.dtype)
         return y_NF.unflatten(0, x.shape[:-1])
@@ -94,6 +110,133 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             dweight_FD = _multiply(dy8_FN, x8_DN, dy_scale, x_scale, weight_dtype)
         return dx_ND, dweight_FD, None
+
+
+class _FeedForward(torch.autograd.Function):
+    """As `_Product`, gates and `_Product`, to the bit; gates say how large their numbers are, so
+    that no pass looks for it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_ND: Tensor,
+        into_2FD: Tensor,
+        down_DF: Tensor,
+        block: int,
+        to_8_bits: Quantize,
+    ) -> Tensor:
+        from llm_core.kernels import swiglu_triton
+        from llm_core.kernels.largest_triton import largest_of
+
+        x8_ND, x8_DN, x_scale = to_8_bits(x_ND, VALUES)
+        into8_2FD, into8_D2F, into_scale = to_8_bits(into_2FD, VALUES)
+        down8_DF, down8_FD, down_scale = to_8_bits(down_DF, VALUES)
+        gate_up_N2F = _multiply(
+            x8_ND, into8_2FD, x_scale, into_scale, torch.bfloat16, use_fast_accum=True
+        )
+        gated_NF, parts = swiglu_triton.gated_measured(gate_up_N2F, block)
+        gated8_NF, gated8_FN, gated_scale = to_8_bits(gated_NF, VALUES, largest_of(parts))
+        ctx.save_for_backward(
+            x8_DN, x_scale, into8_D2F, into_scale, gate_up_N2F,
+            gated8_FN, gated_scale, down8_FD, down_scale,
+        )  # fmt: skip
+        ctx.dtypes = x_ND.dtype, into_2FD.dtype, down_DF.dtype
+        ctx.block, ctx.to_8_bits = block, to_8_bits
+        return _multiply(
+            gated8_NF, down8_DF, gated_scale, down_scale, torch.bfloat16, use_fast_accum=True
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from llm_core.kernels import swiglu_triton
+        from llm_core.kernels.largest_triton import largest_of
+
+        (
+            x8_DN, x_scale, into8_D2F, into_scale, gate_up_N2F,
+            gated8_FN, gated_scale, down8_FD, down_scale,
+        ) = ctx.saved_tensors  # fmt: skip
+        x_dtype, into_dtype, down_dtype = ctx.dtypes
+        dy8_ND, dy8_DN, dy_scale = ctx.to_8_bits(gradients[0], GRADIENTS)
+        dgated_NF = _multiply(dy8_ND, down8_FD, dy_scale, down_scale, torch.bfloat16)
+        ddown_DF = _multiply(dy8_DN, gated8_FN, dy_scale, gated_scale, down_dtype)
+        dinto_N2F, parts = swiglu_triton.gradient_measured(gate_up_N2F, dgated_NF, ctx.block)
+        dinto8_N2F, dinto8_2FN, dinto_scale = ctx.to_8_bits(dinto_N2F, GRADIENTS, largest_of(parts))
+        dx_ND = _multiply(dinto8_N2F, into8_D2F, dinto_scale, into_scale, x_dtype)
+        dinto_2FD = _multiply(dinto8_2FN, x8_DN, dinto_scale, x_scale, into_dtype)
+        return dx_ND, dinto_2FD, ddown_DF, None, None
+
+
+class _SplitProduct(torch.autograd.Function):
+    """As `_Product` and `rope_triton.split` of its result, to the bit; the way back says how large
+    the gradient between them is.
+
+    copies: of each key and value, as there.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_ND: Tensor,
+        weight_FD: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        shape_BTGHD: tuple[int, ...],
+        copies: int,
+        to_8_bits: Quantize,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        from llm_core.kernels import rope_triton
+
+        x8_ND, x8_DN, x_scale = to_8_bits(x_ND, VALUES)
+        weight8_FD, weight8_DF, weight_scale = to_8_bits(weight_FD, VALUES)
+        ctx.save_for_backward(x8_DN, x_scale, weight8_DF, weight_scale, cos, sin)
+        ctx.dtypes = x_ND.dtype, weight_FD.dtype
+        ctx.copies, ctx.to_8_bits = copies, to_8_bits
+        qkv_NF = _multiply(
+            x8_ND, weight8_FD, x_scale, weight_scale, torch.bfloat16, use_fast_accum=True
+        )
+        return rope_triton.split(qkv_NF.view(shape_BTGHD), cos, sin, copies)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from llm_core.kernels import rope_triton
+        from llm_core.kernels.largest_triton import largest_of
+
+        x8_DN, x_scale, weight8_DF, weight_scale, cos, sin = ctx.saved_tensors
+        dqkv_BTGHD, parts = rope_triton.gradient_measured(*gradients, cos, sin, ctx.copies)
+        dqkv_NF = dqkv_BTGHD.flatten(2).flatten(0, 1)
+        dy8_NF, dy8_FN, dy_scale = ctx.to_8_bits(dqkv_NF, GRADIENTS, largest_of(parts))
+        dx_ND = _multiply(dy8_NF, weight8_DF, dy_scale, weight_scale, ctx.dtypes[0])
+        dweight_FD = _multiply(dy8_FN, x8_DN, dy_scale, x_scale, ctx.dtypes[1])
+        return dx_ND, dweight_FD, None, None, None, None, None
+
+
+def split_product(
+    attention: Any, x_BTD: Tensor, rope: tuple[Tensor, Tensor], own_keys: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Turned queries and keys, and values, of an attention with an 8-bit layer without a bias.
+
+    own_keys: with a key and a value for each query head.
+    """
+    from llm_core.kernels import rope_triton
+
+    layer, group = attention.qkv, attention.group_size
+    shape = *x_BTD.shape[:2], -1, group + 2, attention.head_dim
+    parts = _SplitProduct.apply(
+        x_BTD.flatten(0, 1), layer.weight, *rope, shape, group if own_keys else 1, layer.quantize
+    )
+    return rope_triton.in_order_of_heads(cast(tuple[Tensor, Tensor, Tensor], parts))
+
+
+def feed_forward(ffn: Any, x_BTD: Tensor) -> Tensor:
+    """down(silu(gate) * up) of a feed-forward with 8-bit layers and no biases."""
+    into, down = ffn.gate_up, ffn.down
+    y_ND = cast(
+        Tensor,
+        _FeedForward.apply(
+            x_BTD.flatten(0, -2), into.weight, down.weight, ffn.block, into.quantize
+        ),
+    )
+    return y_ND.unflatten(0, x_BTD.shape[:-1])
 
 
 def _multiply(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+from functools import partial
 
 import torch
 
 from llm_core.config import ConfigError
 from llm_core.model.attention import SplitHeads
-from llm_core.model.config import ModelConfig
+from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
+from llm_core.model.float8 import Float8Linear, split_product
 from llm_core.model.norm import AddNorm, RMSNorm
 from llm_core.model.precision import HALF_DTYPES
 from llm_core.model.transformer import Block, Gated, SwiGLU
@@ -17,7 +19,7 @@ from llm_core.model.transformer import Block, Gated, SwiGLU
 
 def check_kernels(kernels: str, device: torch.device, config: ModelConfig, dtype: str) -> None:
     """Raises ConfigError where this device lacks `train.kernels` for this model and dtype."""
-    if kernels == "torch":
+    if kernels not in ONE_PASS_KERNELS:
         return
     interpreted = kernels == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     if device.type != "cuda" and not interpreted:
@@ -43,7 +45,7 @@ def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> 
 
     own_keys: attention gets a key and a value for each query head, where two heads share one.
     """
-    if kernels == "torch":
+    if kernels not in ONE_PASS_KERNELS:
         return
     gated, add_then_norm, split_heads = triton_kernels(own_keys)
     for block in blocks:
@@ -57,6 +59,9 @@ def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> 
             block.add_norm = add_then_norm
         if not block.attention.qk_norm:
             block.attention.own_split = split_heads
+            qkv = block.attention.qkv
+            if isinstance(qkv, Float8Linear) and qkv.bias is None:
+                block.attention.own_product = partial(split_product, own_keys=own_keys)
 
 
 def triton_kernels(own_keys: bool) -> tuple[Gated, AddNorm, SplitHeads]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llm_core.memory.config import MemoryConfig
-from llm_core.model.config import ComputeConfig, ModelConfig
+from llm_core.model.config import ONE_PASS_KERNELS, ComputeConfig, ModelConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import LOOPED, V_SHAPED
 from llm_core.training.config import TrainConfig
@@ -71,7 +71,7 @@ def block_numbers(
         return BlockNumbers(
             model.dim, 2 * heads + 2 * keys + inner * model.ffn_dim, model.num_heads
         )
-    fused = compute.kernels != "torch"
+    fused = compute.kernels in ONE_PASS_KERNELS
     rotated = model.positions == "rotary"
     # Unrotated queries and keys, and those before their norm, are dropped by fused kernels only.
     copies = 0 if not rotated else (0 if fused else 1) + (1 if model.qk_norm else 0)
@@ -79,7 +79,8 @@ def block_numbers(
     if model.ffn == "gelu":
         inner = 2
     else:
-        inner = {"torch": 3 if compute.compile else 4, "triton": 3, "quack": 2}[compute.kernels]
+        # Not before the trainer has measured is it known what auto is: room for torch's is enough.
+        inner = {"triton": 3, "quack": 2}.get(compute.kernels, 3 if compute.compile else 4)
         # CPUs copy the gate to have its channels in one run.
         inner += 1 if on_cpu and not fused else 0
     return BlockNumbers(4 * model.dim, attention + inner * model.ffn_dim, model.num_heads + 2)

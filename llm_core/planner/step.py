@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, field
 
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.adapter import AdaptedModelConfig
-from llm_core.model.config import ModelConfig
+from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import LOOPED
@@ -252,7 +252,7 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     recompute_s = FORWARD_SHARE * again_s
     computed_s = blocks_s + head_s + attention_s + between_s
     host_s = 0.0
-    if not train.compile and train.kernels == "torch":
+    if not train.compile and train.kernels not in ONE_PASS_KERNELS:
         host_s = layers * LAUNCHES[work.memory.recompute] * hardware.launch_ms * 1e-3
         if hardware.launches_ahead:
             host_s = max(0.0, host_s - computed_s - recompute_s)
@@ -284,7 +284,7 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
 
 def _passes(train: TrainConfig) -> float:
     passes = PASSES["compiled" if train.compile else "eager"]
-    return min(passes, PASSES["triton"]) if train.kernels != "torch" else passes
+    return min(passes, PASSES["triton"]) if train.kernels in ONE_PASS_KERNELS else passes
 
 
 def narrow_share(model: ModelConfig) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.adapter import AdaptedModelConfig
-from llm_core.model.config import ModelConfig
+from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.optim.config import OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.config import TrainConfig
@@ -26,7 +26,7 @@ def check_settings(
             f" pp_schedule={parallel.pp_schedule} takes it apart; use the schedule 1f1b or"
             " interleaved, or train.compile=false"
         )
-    if train.kernels != "torch" and parallel.splits_backward:
+    if train.kernels in ONE_PASS_KERNELS and parallel.splits_backward:
         # torch 2.11 adds up the gradients of both results of a sum and its norm there, and hands
         # them on as that of the sum.
         raise ConfigError(
@@ -36,7 +36,7 @@ def check_settings(
         )
     check_gradients(train, parallel, memory)
     check_attention(train, parallel)
-    if train.kernels != "torch" and model.ffn != "swiglu":
+    if train.kernels in ONE_PASS_KERNELS and model.ffn != "swiglu":
         raise ConfigError(
             f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set"
             " train.kernels=torch"

@@ -47,6 +47,7 @@ from llm_core.profiling.recorder import Recorder
 from llm_core.profiling.roofline import training_peak
 from llm_core.training.adapted import fill_factors, is_plain, publish_adapted, trains
 from llm_core.training.alarms import watch
+from llm_core.training.fastest import with_fastest
 from llm_core.training.made_with import made_with
 from llm_core.training.metric_log import (
     METRICS_FILE,
@@ -134,6 +135,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
         for split in (shards, validation_shards):
             split.check_ids(config.model.vocab_size)
         loader = build_loader(config, shards, ranks)
+        config = with_fastest(config, ranks)
         peak_flops, peak_is = training_peak(ranks.device, config.train.dtype)
         facts = {
             "device": device_name(ranks.device),
@@ -142,6 +144,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             "packing": dataclasses.asdict(loader.shares()),
             "peak_flops": peak_flops,
             "peak_is": peak_is,
+            "kernels": {name: getattr(config.train, name) for name in ("attention", "kernels")},
         }
         metrics = timing = None
         if ranks.is_first:

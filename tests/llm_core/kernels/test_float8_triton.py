@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from llm_core.kernels import float8
-from llm_core.model.float8 import Float8Linear
+from llm_core.model.config import ModelConfig
+from llm_core.model.float8 import Float8Linear, apply_float8
+from llm_core.model.transformer import Transformer
 from tests.support.engine.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
 
 pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
@@ -89,6 +91,49 @@ def test_a_layer_with_the_kernel_gives_the_products_of_one_without(kernels: Any)
         found.append([y.detach(), x.grad, layer.weight.grad])
     for value, expected in zip(*found, strict=True):
         assert float((value - expected).float().norm() / expected.float().norm()) < 0.02
+
+
+def small_model(kernels: Any, **options: bool) -> Transformer:
+    """With layers of 8 bits and gates in Triton."""
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig(64, 32, 2, 4, 2, 64, 64))
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.1)
+    model.stream_dtype = torch.bfloat16
+    gates = kernels_of("swiglu_triton").gated
+    for block in model.own_blocks:
+        block.ffn.gated = gates
+    apply_float8(model, DEVICE, "triton", **options)
+    return model.to(DEVICE)
+
+
+def loss_and_gradients(model: Transformer) -> list[torch.Tensor]:
+    ids = torch.randint(0, 64, (2, 17), generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    model.zero_grad()
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        loss = model(ids[:, :-1], targets_BT=ids[:, 1:])[0]
+    loss.backward()
+    return [loss.detach(), *(weight.grad.clone() for weight in model.parameters())]  # type: ignore[union-attr]
+
+
+def test_gates_that_measure_give_the_bits_of_layers_by_themselves(kernels: Any) -> None:
+    found = [loss_and_gradients(small_model(kernels, joins_gates=on)) for on in (False, True)]
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_gates_find_the_largest_of_what_they_write(kernels: Any) -> None:
+    gates, largest = kernels_of("swiglu_triton"), kernels_of("largest_triton")
+    inner, grad = numbers(7, 96, scale=3.0).bfloat16(), numbers(7, 48, seed=1).bfloat16()
+    for bad in (0.5, float("inf"), float("nan")):
+        inner[3, 5] = bad
+        for out, parts in (
+            gates.gated_measured(inner, 16),
+            gates.gradient_measured(inner, grad, 16),
+        ):
+            expected = out.abs().amax().float()
+            torch.testing.assert_close(
+                largest.largest_of(parts), expected, rtol=0, atol=0, equal_nan=True
+            )
 
 
 def test_what_is_no_number_stays_none(kernels: Any) -> None:
