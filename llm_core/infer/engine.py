@@ -142,7 +142,7 @@ class Engine:
         assert plan.pieces, "no sequence could go on"
         self._count(plan, waited)
         self.cache.copy_blocks(plan.copies)
-        if count := self._burst_tokens(plan):
+        if (count := self._burst_tokens(plan)) > 0:
             return self._burst(plan, count)
         if not (self.captures and self._is_alone):
             return self._pass(plan)
