@@ -26,6 +26,10 @@ first is cold where nothing of it is in the cache folder of compiled kernels. ch
 CPU, the largest share of a step that any kind of sampling takes to choose its tokens. Of `prefix`
 the ratio is that of both times, of `http` that to the engine.
 
+With `--quality DIR`, a trained model as a Hugging Face folder, the last line also has its bits per
+byte with weights of this format, and by what share they are more than as trained
+(benchmarks.engine.infer_quality).
+
 Without a GPU the case is one that a CPU answers in a minute, and ctranslate2 its peer where it is
 installed.
 """
@@ -39,15 +43,17 @@ import shlex
 import statistics
 import sys
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import torch
 
 from benchmarks.engine.infer_measures import MEASURES
 from benchmarks.engine.infer_models import SHAPES, WEIGHTS
+from benchmarks.engine.infer_quality import more_bits
 from benchmarks.engine.train import Row, json_rows
 from llm_core.printing import show
 
-NUMBERS = ("peak_gib", "behind", "difference", "choosing_frac")
+NUMBERS = ("peak_gib", "behind", "behind_allowed", "difference", "choosing_frac")
 OWN_PEERS = ("transformers", "generate_batch", "ctranslate2")
 
 
@@ -110,6 +116,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--peer", help="another engine: a name, a command or a script")
     parser.add_argument("--rounds", type=int, default=2, help="how often each is run, in turn")
+    parser.add_argument("--quality", type=Path, metavar="DIR", help="a trained model")
     parser.add_argument("--only", choices=("own",), help="this engine, in this process")
     arguments = parser.parse_args()
     case = case_of(arguments)
@@ -128,6 +135,8 @@ def main() -> None:
             peer.append(fastest(rows, case))
             show(json.dumps(peer[-1]), flush=True)
     summary = summarise(own, peer)
+    if arguments.quality:
+        summary |= more_bits(arguments.quality, case.weights)
     show(json.dumps(summary))
     sys.exit(not summary["correct"])
 

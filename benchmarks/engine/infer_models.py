@@ -4,7 +4,7 @@ Speed does not depend on what weights say. Before it is shown, the cache is held
 passes in float64, on two layers of the model's width (`llm_core.infer.equivalence`); then every
 token that the engine chose greedily, in the number format, the batch and the kernels that are
 timed, is held against a full pass of the same model. Rounding may swap near-equal logits, so the
-token may lie behind the best by a part of the spread of all logits.
+token may lie behind the best by a part of the spread of all logits (`llm_core.bench.answers`).
 """
 
 from __future__ import annotations

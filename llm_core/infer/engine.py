@@ -30,6 +30,7 @@ from llm_core.infer.choice.edits import logit_edits
 from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.choice.scores import Scored, score_rows
 from llm_core.infer.config import EngineConfig
+from llm_core.infer.cpu.one_row import OneRow
 from llm_core.infer.cpu.products import speed_up
 from llm_core.infer.few_tokens import FewTokens, Part
 from llm_core.infer.requests import Allowed, Finish, NewToken, Request
@@ -56,6 +57,7 @@ class Engine:
         is_int8 = config.cache == "int8"
         # One block more, for what a burst computes of nobody.
         self.cache = make_cache(model, PagedCache, num_blocks + 1, config.block_tokens, is_int8)
+        self.one_row = OneRow.of(model, self.cache, config.copy_weights)
         self.burst_tokens = config.burst_tokens or (32 if self.device.type == "cuda" else 1)
         self.bursts = Bursts(model, self.cache, num_blocks, self.burst_tokens)
         # Tokens are chosen here, and other processes wait for them.
@@ -140,8 +142,7 @@ class Engine:
         assert plan.pieces, "no sequence could go on"
         self._count(plan, waited)
         self.cache.copy_blocks(plan.copies)
-        count = self._burst_tokens(plan)
-        if count > 0:
+        if (count := self._burst_tokens(plan)) > 0:
             return self._burst(plan, count)
         if not (self.captures and self._is_alone):
             return self._pass(plan)
@@ -217,9 +218,10 @@ class Engine:
         size = self.config.block_tokens
         skipped = [sequence.num_dropped * size for sequence, _, _ in asked]
         lengths = [length - gone for (_, _, length), gone in zip(asked, skipped, strict=True)]
-        tables = [sequence.held for sequence, _, _ in asked]
-        new = [tokens for _, tokens, _ in asked]
+        new, tables = [new for _, new, _ in asked], [sequence.held for sequence, _, _ in asked]
         coming = Pass.of(new, lengths, tables, size, self.device, skipped)
+        if self.one_row is not None and self.one_row.serves(coming):
+            return self.one_row.hidden(coming)
         self.cache.begin(coming)
         with any_length():
             return self.model.hidden(coming.ids_N[None], coming.positions_N[None], self.cache)[0]
@@ -301,14 +303,14 @@ class Engine:
     def _next_tokens(
         self, ready: Sequence[tuple[Choice, int]], hidden_ND: Tensor
     ) -> list[NewToken]:
-        ended = [choice for choice, _ in ready if not choice.request.max_new_tokens]
-        new = [self._finished(choice, "length") for choice in ended]
-        ready = [(choice, place) for choice, place in ready if choice not in ended]
+        new = [self._finished(c, "length") for c, _ in ready if not c.request.max_new_tokens]
+        ready = [(choice, place) for choice, place in ready if choice.request.max_new_tokens]
         if not ready:
             return new
         choices = [choice for choice, _ in ready]
         places_B = torch.tensor([place for _, place in ready], device=self.device)
-        raw_BV = self.model.logits(hidden_ND[places_B])
+        says = self.one_row if self.one_row is not None and len(choices) == 1 else self.model
+        raw_BV = says.logits(hidden_ND[places_B])
         logits_BV = edited(raw_BV, choices, self.edits)
         steps_B = torch.tensor([len(choice.answer) for choice in choices], device=self.device)
         ids = choose(logits_BV, self._choosers_of(choices), steps_B).tolist()
@@ -316,8 +318,7 @@ class Engine:
         scores = score_rows(raw_BV, ids, [choice.request.logprobs for choice in choices])
         if counted := counted_rows(choices):
             self.edits.count(list(counted.values()), [ids[row] for row in counted])
-        told = zip(choices, ids, scores, strict=True)
-        return new + [self._take(choice, token, score) for choice, token, score in told]
+        return new + [self._take(*each) for each in zip(choices, ids, scores, strict=True)]
 
     def _choosers_of(self, choices: list[Choice]) -> Choosers:
         if self._choosers is None or self._choosers[0] != choices:

@@ -16,20 +16,21 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from llm_core import compat
-from llm_core.quantize.formats import GROUP, Rounded, pack, restore, unpack
+from llm_core.quantize.formats import GROUP, TINY, Rounded, pack, restore, unpack
 
 # M rows of x · N outputs · K inputs · G groups of inputs
 INT4_ROWS = 64
 """Rows of a weight that torch's kernel packs together on the widest processors."""
 
 
+@runtime_checkable
 class Ordered(Protocol):
     """A weight in the order that a kernel wants."""
 
@@ -55,6 +56,18 @@ def order(rounded: Rounded) -> Ordered | None:
 def restored_product(x_MK: Tensor, rounded: Rounded) -> Tensor:
     """x weightᵀ by the weight in x's dtype, which is made for the call."""
     return F.linear(x_MK, restore(rounded, x_MK.dtype))
+
+
+def noisy_product(x_MK: Tensor, rounded: Rounded) -> Tensor:
+    """`restored_product` with all that the kernel of the format rounds: what it promises, without
+    it. fp8 has none."""
+    if rounded.format == "int4":
+        return restored_product(x_MK.bfloat16().to(x_MK.dtype), rounded).bfloat16().to(x_MK.dtype)
+    most = most_of_x()
+    if rounded.format != "int8" or most is None:
+        return restored_product(x_MK, rounded)
+    step_M1 = x_MK.abs().amax(-1, keepdim=True).clamp(min=TINY) / most
+    return restored_product((x_MK / step_M1).round() * step_M1, rounded)
 
 
 @functools.cache

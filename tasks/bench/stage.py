@@ -126,7 +126,7 @@ def _measured(
     models: Models,
     dtype: torch.dtype,
 ) -> dict[str, Any]:
-    from llm_core.bench.answers import MAX_BEHIND, greedy_behind
+    from llm_core.bench.answers import greedy_behind
     from llm_core.bench.generation import Subject, measure_cell, significant
     from llm_core.profiling.roofline import measure_peaks, stated_peaks
     from tasks.bench.loads import measure_loads
@@ -143,11 +143,12 @@ def _measured(
                 raise
             skipped = [*skipped, {"weights": weights, "reason": str(error)}]
             continue
-        behind[weights] = greedy_behind(model, config.seed)
-        if not behind[weights] <= MAX_BEHIND[dtype]:
+        found = greedy_behind(model, config.seed)
+        behind[weights] = found.worst
+        if not found.is_right:
             reason = (
-                f"withheld: a greedy token lies {behind[weights]:.3g} standard deviations behind"
-                f" the best of a full pass, {MAX_BEHIND[dtype]} is allowed"
+                f"withheld: a greedy token lies {found.worst:.3g} standard deviations behind"
+                f" the best of a full pass, {found.allowed:.3g} is allowed"
             )
             skipped = [*skipped, {"weights": weights, "reason": reason}]
             continue

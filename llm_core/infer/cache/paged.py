@@ -212,7 +212,7 @@ class PagedCache:
             stored = self.keys.stored[layer], self.values.stored[layer]
             mixed_1HND = self._tiled.attend(q_HND, k_GND, v_GND, *stored, window)
             return self._in_rows(mixed_1HND, len(q_BHTD))
-        if coming.is_decode and self._is_small(coming):
+        if coming.is_decode and self.is_small(coming):
             q_NHD, k_NGD, v_NGD = (x.transpose(0, 1) for x in (q_HND, k_GND, v_GND))
             stored = self.keys.stored[layer], self.values.stored[layer]
             which = coming.tables_SM, coming.lengths_S
@@ -260,7 +260,7 @@ class PagedCache:
             self._masks[window] = ragged_mask(coming.lengths_S, 1, k_SGKD.shape[2], window)
         return attend_masked(q_SHQD, k_SGKD, v_SGKD, self._masks[window])
 
-    def _is_small(self, coming: Pass) -> bool:
+    def is_small(self, coming: Pass) -> bool:
         """Whether a kernel of one thread reads what a decode attends where it lies."""
         stored = self.keys.stored
         is_plain = stored.device.type == "cpu" and stored.dtype == torch.float32

@@ -1,5 +1,5 @@
-"""Computes what stands between the products of a decode step, for few rows in float32; and products
-of one row."""
+"""Computes what stands between the products of a decode step, for few rows in float32; products of
+one row; and all layers of a step of one row by weights in 8 bits."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ LOG2_E, LN_2_HIGH, LN_2_LOW = np.float32(1.4426950409), np.float32(0.693359375),
 """ln 2 in two parts, of which whole multiples of the first are exact."""
 TO_WHOLE = np.float32(3 << 22)
 """Added to a small float32 number, it leaves the nearest whole one in the last bits."""
+TO_WHOLE_BITS = np.int32(TO_WHOLE.view(np.int32))
 
 
 @compiled_as_written
@@ -167,3 +168,83 @@ def attend(q_NHD, k_NGD, v_NGD, keys_BTGD, values_BTGD, tables_NM, lengths_N, wi
                     for d in range(width):
                         value = values_BTGD[block, key - begin, group, d]
                         mixed_NHD[row, head, d] += weight * value
+
+
+@compiled_as_written
+def multiply_rounded(numbers_OI, scale_O, x_I, most, codes_I, y_O):  # type: ignore[no-untyped-def]
+    """y = weight x by whole numbers, as `llm_core.quantize.on_cpu.OrderedInt8` to the last bit.
+
+    x is divided by its largest magnitude and rounded to -most … most; codes_I is room for that.
+    Sums are those of 32 bits: 127 * 127 * inputs must fit. Four outputs at a time, as above.
+    """
+    outputs, inputs = numbers_OI.shape
+    largest = np.zeros(1, np.int32)
+    bits_I = x_I.view(np.int32)
+    for i in range(inputs):  # as bits, of which NaN has the largest
+        magnitude = np.int32(bits_I[i] & np.int32(0x7FFFFFFF))
+        largest[0] = max(largest[0], magnitude)
+    size, step = largest.view(np.float32)[0], np.float32(1 / most)
+    inverse = np.float32(1) / step
+    whole_I = np.empty(inputs, np.float32)
+    for i in range(inputs):
+        whole_I[i] = x_I[i] / size * inverse + TO_WHOLE
+    whole_bits_I = whole_I.view(np.int32)
+    for i in range(inputs):
+        codes_I[i] = np.int16(whole_bits_I[i] - TO_WHOLE_BITS)
+    # Each sum is told to stay in 32 bits, or it would be one of 64, with half as many at once.
+    part = outputs // 4
+    for o in range(part):
+        first, second, third, fourth = np.int32(0), np.int32(0), np.int32(0), np.int32(0)
+        for i in range(inputs):
+            x = np.int32(codes_I[i])
+            first = np.int32(first + np.int32(numbers_OI[o, i]) * x)
+            second = np.int32(second + np.int32(numbers_OI[o + part, i]) * x)
+            third = np.int32(third + np.int32(numbers_OI[o + 2 * part, i]) * x)
+            fourth = np.int32(fourth + np.int32(numbers_OI[o + 3 * part, i]) * x)
+        y_O[o] = np.float32(first) * (step * scale_O[o]) * size
+        y_O[o + part] = np.float32(second) * (step * scale_O[o + part]) * size
+        y_O[o + 2 * part] = np.float32(third) * (step * scale_O[o + 2 * part]) * size
+        y_O[o + 3 * part] = np.float32(fourth) * (step * scale_O[o + 3 * part]) * size
+    for o in range(4 * part, outputs):
+        total = np.int32(0)
+        for i in range(inputs):
+            total = np.int32(total + np.int32(numbers_OI[o, i]) * np.int32(codes_I[i]))
+        y_O[o] = np.float32(total) * (step * scale_O[o]) * size
+
+
+@compiled_as_written
+def rounded_layers(  # type: ignore[no-untyped-def]
+    stream_1C, normed_1C, cos_1D, sin_1D, eps, most, block, ffn_norms_LC, next_norms_LC,
+    qkv_LOI, qkv_scale_LO, out_LOI, out_scale_LO, into_LOI, into_scale_LO, down_LOI, down_scale_LO,
+    keys_LBTGD, values_LBTGD, tables_1M, lengths_1, windows_L,
+):  # fmt: skip
+    """All layers of one new token, in place: the residual stream and its norm become those behind
+    the last layer, and its keys and values are stored."""
+    layers, outputs = qkv_LOI.shape[:2]
+    groups, width = keys_LBTGD.shape[3:]
+    parts, inner = outputs // (groups * width), into_LOI.shape[1]
+    heads = groups * (parts - 2)
+    codes_I = np.empty(max(stream_1C.shape[1], heads * width, inner // 2), np.int16)
+    qkv_O, inner_O = np.empty(outputs, np.float32), np.empty(inner, np.float32)
+    delta_1C, total_1C = np.empty_like(stream_1C), np.empty_like(stream_1C)
+    q_1HD, k_1GD = np.empty((1, heads, width), np.float32), np.empty((1, groups, width), np.float32)
+    mixed_1HD, v_1GD = np.empty_like(q_1HD), np.empty_like(k_1GD)
+    acted_1BC = np.empty((1, inner // (2 * block), block), np.float32)
+    for layer in range(layers):
+        multiply_rounded(qkv_LOI[layer], qkv_scale_LO[layer], normed_1C[0], most, codes_I, qkv_O)
+        qkv_1GHD = qkv_O.reshape((1, groups, parts, width))
+        turn_heads(qkv_1GHD, cos_1D, sin_1D, q_1HD, k_1GD, v_1GD)
+        attend(
+            q_1HD, k_1GD, v_1GD, keys_LBTGD[layer], values_LBTGD[layer], tables_1M, lengths_1,
+            windows_L[layer], mixed_1HD,
+        )  # fmt: skip
+        mixed_I = mixed_1HD.reshape(heads * width)
+        multiply_rounded(out_LOI[layer], out_scale_LO[layer], mixed_I, most, codes_I, delta_1C[0])
+        add_then_norm(stream_1C, delta_1C, ffn_norms_LC[layer], eps, total_1C, normed_1C)
+        multiply_rounded(
+            into_LOI[layer], into_scale_LO[layer], normed_1C[0], most, codes_I, inner_O
+        )
+        gate(inner_O.reshape((1, inner // (2 * block), 2, block)), acted_1BC)
+        acted_I = acted_1BC.reshape(inner // 2)
+        multiply_rounded(down_LOI[layer], down_scale_LO[layer], acted_I, most, codes_I, delta_1C[0])
+        add_then_norm(total_1C, delta_1C, next_norms_LC[layer], eps, stream_1C, normed_1C)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,20 @@ import pytest
 import torch
 
 from llm_core.bench import answers
-from llm_core.bench.answers import MAX_BEHIND, check_answers, furthest_behind, greedy_behind
+from llm_core.bench.answers import (
+    MAX_BEHIND,
+    check_answers,
+    furthest_behind,
+    greedy_behind,
+    judge,
+    rounding_noise,
+)
+from llm_core.infer.choice.sampling import GREEDY
 from llm_core.infer.engine import Engine
 from llm_core.infer.requests import NewToken
+from llm_core.quantize import on_cpu
+from llm_core.quantize.formats import Format, round_weight
+from llm_core.quantize.model import round_model
 from tests.support.engine.small_model import make_model
 
 
@@ -91,6 +103,39 @@ def test_checks_that_exercise_nothing_say_so(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_greedy_answers_in_float32_are_the_best_of_full_passes() -> None:
     model = make_model(dtype=torch.float32)
-    assert greedy_behind(model, seed=0) <= MAX_BEHIND[torch.float32]
+    found = greedy_behind(model, seed=0)
+    assert found.is_right and found.allowed == MAX_BEHIND[torch.float32]
     behind = furthest_behind(model, [[1, 2, 3]], [[0]]), furthest_behind(model, [[1, 2, 3]], [[1]])
     assert max(behind) > 1
+
+
+@pytest.mark.parametrize("format", ["int8", "int4"])
+@torch.no_grad()
+def test_answers_of_kernels_that_round_lie_behind_by_no_more_than_rounding(format: Format) -> None:
+    if on_cpu.order(round_weight(torch.ones(2, 64), format)) is None:
+        pytest.skip("this processor has no kernel for the format")
+    model = round_model(make_model(dtype=torch.float32, tied=False), format)
+    found = greedy_behind(model, seed=0)
+    assert found.is_right and MAX_BEHIND[torch.float32] < found.allowed < 0.5
+    # What the kernels change of logits is as much as their definition says.
+    exact = copy.deepcopy(model).double()
+    ids = list(range(40))
+    expected, got = (each.logits(each.hidden(torch.tensor([ids]))[0]) for each in (exact, model))
+    measured = float(((got - expected).std(1) / expected.std(1)).square().mean().sqrt())
+    assert measured == pytest.approx(rounding_noise(exact, ids), rel=0.5)
+
+
+def test_a_kernel_that_always_multiplies_wrongly_has_wrong_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if on_cpu.most_of_x() is None:
+        pytest.skip("torch has no FBGEMM for this processor")
+    model, prompts = round_model(make_model(dtype=torch.float32, tied=False), "int8"), [[1], [7, 3]]
+    right = answers._answers(model, prompts, GREEDY, copy_weights=False)
+    assert judge(model, prompts, right).is_right
+    real = on_cpu.OrderedInt8.product
+    monkeypatch.setattr(on_cpu.OrderedInt8, "product", lambda self, x: real(self, x.roll(1, -1)))
+    wrong = answers._answers(model, prompts, GREEDY, copy_weights=False)
+    # Full passes agree with them, but the weights do not.
+    assert furthest_behind(model, prompts, wrong) < 0.1
+    assert not judge(model, prompts, wrong).is_right

@@ -204,8 +204,8 @@ def test_rounded_weights_that_answer_wrongly_have_no_speed(
 ) -> None:
     real = answers.greedy_behind
 
-    def wrong(model: Transformer, seed: int) -> float:
-        return 3.0 if rounded_weights(model) else real(model, seed)
+    def wrong(model: Transformer, seed: int) -> answers.Behind:
+        return answers.Behind(3.0, 0.1) if rounded_weights(model) else real(model, seed)
 
     monkeypatch.setattr(answers, "greedy_behind", wrong)
     metrics = measure(train.path / "model", dataclasses.replace(SMALL, concurrencies=()))
