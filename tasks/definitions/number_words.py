@@ -27,6 +27,7 @@ sđt đt puhelin puh matkapuhelin τηλέφωνο- τηλ κινητό
 फ़ोन फ़ोन फोन मोबाइल दूरभाष टेलीफोन टेलीफ़ोन व्हाट्सएप व्हाट्सऐप हेल्पलाइन संपर्क_नंबर
 ফোন মোবাইল موبائل فون تلفن همراه
 هاتف جوال موبايل تلفون تليفون فاكس واتساب واتس محمول نقال الخلوي خلوي الخط_الساخن
+خط_المساعدة
 โทร มือถือ טלפון נייד פקס
 """
 """Words that name a telephone."""
@@ -38,10 +39,11 @@ my_new_number
 your_number his_number her_number our_number their_number its_number ping_me call-in
 ansprechpartner- anrufen anruf anrufe anrufbar erreichen erreichbar erreichst erreicht kontakt
 melden melde
-meldet wählen wähle durchklingeln zurückrufen rufen rufe ruf kontaktieren -meine_nummer-
+meldet wählen wähle durchklingeln zurückrufen rufen rufe ruf ruft kontaktieren -meine_nummer-
 répond répondent répondre répondeur appeler appelez appelle appellent appel appels rappeler
 rappelez rappelle joindre joignable
-joignez contacter contactez contact composer composez mon_numéro son_numéro notre_numéro
+joignez contacter contactez contact composer composez réservations_au réservation_au réservez_au
+réserver_au mon_numéro son_numéro notre_numéro
 llamar llame llama llamen llámenos llámame llámeme llamando llamada llamadas contactar contacte
 contacto contáctenos marcar marque marca marcando comunicarse comuníquese escríbeme mi_número
 su_número localizarme

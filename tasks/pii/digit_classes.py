@@ -19,6 +19,7 @@ CHUNK = 1 << 15
 """Numbers that are walked together: their columns stay in the cache."""
 _TOKEN = re.compile(r"\\d|\d|\[[^]]+\]|\(\?:|\{\d+(?:,\d+)?\}|[(|)?^$]")
 _TIMES = re.compile(r"\{(\d+)(?:,(\d+))?\}")
+_PLAIN_CLASS, _PARTS = re.compile(r"\[(?:\d-\d|\d)+\]|\d"), re.compile(r"\d-\d|\d")
 _UNKNOWN, _NO, _YES, _EACH = -1, 0, 1, 2
 
 Judge = Callable[[np.ndarray], np.ndarray]
@@ -104,21 +105,14 @@ class DigitClasses:
 
     def of(self, numbers: np.ndarray, num_digits: int) -> np.ndarray:
         """The classes of the last digits (so many) of numbers (int64)."""
-        tens = np.zeros(len(numbers), np.int64)
-        # What stands before them; an int64 has at most 19 digits.
-        read = numbers // 10**num_digits if num_digits < 19 else tens
-        for place in range(num_digits - 1, -1, -1):
-            # Faster than the remainder, which is not vectorised.
-            head = numbers // 10**place
-            steps = head - 10 * read + tens
-            tens, read = self._next[steps], head
-            missing = tens < 0
-            if missing.any():
-                for step in np.unique(steps[missing]).tolist():
-                    if self._next[step] < 0:
-                        self._make(*divmod(step, 10))
-                tens = self._next[steps]
-        return tens // 10
+        from tasks.kernels.pii.automata import walk
+
+        reached, done = np.empty(len(numbers), np.int64), 0
+        while done < len(numbers):
+            done, step = walk(numbers, done, num_digits, self._next, reached)
+            if step >= 0:
+                self._make(*divmod(step, 10))
+        return reached // 10
 
     def _make(self, state: int, digit: int) -> None:
         """Finds what follows a state on a digit, and on all digits that the same positions take."""
@@ -178,4 +172,7 @@ def _tokens(expression: str) -> list[str]:
 @functools.lru_cache(maxsize=4096)
 def _digits(token: str) -> int:
     """Bits of the digits of which a token stands for one."""
+    if _PLAIN_CLASS.fullmatch(token):  # to compile hundreds of classes takes longer
+        ends = ((int(part[0]), int(part[-1])) for part in _PARTS.findall(token))
+        return functools.reduce(int.__or__, ((2 << b) - (1 << a) for a, b in ends))
     return sum(1 << digit for digit in range(10) if re.fullmatch(token, str(digit)))

@@ -7,13 +7,19 @@ one. `<`, `>` and `*` end the walk. Cost: at most `MAX_LABEL_CHARS` characters a
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from tasks.definitions import number_words
 from tasks.kernels import inner
 from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, UPPER, contains, is_any, pack, packed
 from tasks.kernels.pii.hash_tables import hash_table, looked_up
 from tasks.kernels.text.addresses import pointers
+from tasks.kernels.text.vectors import BLOCK, Blocks
 
 NONE, NAME, CALL, OTHER, CARD, ADDRESS, NUMBER = range(7)
 """What the nearest word says: nothing, a telephone, perhaps one, something else, a payment card, an
@@ -24,17 +30,20 @@ MAX_WORD_BYTES, MAX_AFTER_BYTES = 24, 60
 last."""
 
 _STEP_BITS = 14
-_NUMBER_WORDS = packed("number numbers")
+_NUMBER_WORDS = packed("number numbers nr num")
 _SAY_NOTHING = packed(
     "the a an this that my your his her our their its one and or is at on in to by free best"
     " following new old same other home work office direct private personal main local emergency"
     " business daytime evening night alternate usual own called caller"
+    " der die den meine deine seine ihre unsere eure neue alte meiner deiner"
 )
 """Words before "number" that do not say of what it is."""
 _CLASS, _AT_START, _AT_END = 7, 8, 16
 _ENDS, _IS_DIGIT, _IS_SIGN = 1, 2, 4
 """What a byte does on the walk back: end a word, be a digit, end the walk, a line or a sentence or
 be none of ASCII."""
+_IDLE_RANGES = (b"+-", b"/3", b"59")
+"""First and last byte of those that do nothing on the walk but be digits; words end in 4 (ipv4)."""
 _BETWEEN_WORDS = tuple(b" _-'\"[]")
 _FIRST_WITHIN_WORDS = "\u0590"
 """From Hebrew and Arabic on, scripts are searched without borders of words."""
@@ -86,6 +95,32 @@ def _trie() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 _STEPS, _MEANING, _ROLES = _trie()
+assert all(not (_ROLES[a : b + 1] & ~np.uint8(_IS_DIGIT)).any() for a, b in _IDLE_RANGES)
+
+
+@intrinsic
+def _digits_and_idle(typing_context: Any, buf: Any, pos: Any) -> Any:
+    """Which of the 64 bytes at buf[pos] are digits, and which are idle, as bits."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        blocks = Blocks(builder, *arguments)
+        here = blocks.load(0)
+        idle = blocks.any_of(*(blocks.within(here, *ends) for ends in _IDLE_RANGES))
+        digits = blocks.within(here, ord("0"), ord("9"))
+        found = [blocks.bits(digits), blocks.bits(idle)]
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return types.UniTuple(types.uint64, 2)(buf, types.int64), generate
+
+
+@intrinsic
+def _leading_zeros(typing_context: Any, word: Any) -> Any:
+    """How many bits of a number (uint64) above its highest one are zero; 64 of zero."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
 
 
 @inner
@@ -95,7 +130,18 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
     At most one line ends between. unheard: bits of what does not count.
     """
     p, chars, lines, crossed, numbered_at, digits = i, 0, 0, False, -1, False
+    first, numeric, idle = i - BLOCK, np.uint64(0), np.uint64(0)
+    if first >= 0:
+        numeric, idle = _digits_and_idle(v, first)
     while p > lo and chars < MAX_LABEL_CHARS:
+        if p > first:
+            # Rows of digits are passed at once.
+            above = np.uint64(first + BLOCK - p)
+            run = min(_leading_zeros(~(idle << above)), p - lo, p - first, MAX_LABEL_CHARS - chars)
+            if run > 0:
+                digits = digits or (numeric << above) >> np.uint64(BLOCK - run) != 0
+                chars, p = chars + run, p - run
+                continue
         c, role = v[p - 1], _ROLES[v[p - 1]]
         # Most bytes of a text of numbers do nothing.
         if role & ~_IS_DIGIT == 0:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.kernels import inner
-from tasks.kernels.pii.bytes import ALNUM, DIGIT, HEX, is_any
+from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, is_any
 from tasks.kernels.pii.groups import END, SHAPE, value_of
 from tasks.kernels.pii.shapes import SIZE_BITS, shape_of
 
@@ -15,6 +15,8 @@ DAY = shape_of(8)
 _DATE_SIZES = (1 << 3 * SIZE_BITS) - 1
 """The bits of the last three groups in a shape."""
 _CODE, _LAST_SIZE = shape_of(1, 4), (1 << SIZE_BITS) - 1
+_DAY_AND_FOUR, _FOURS = shape_of(2, 2, 4), shape_of(4, 4, 4)
+_MONTH, _MONTH_SIZES = shape_of(4, 2), (1 << 2 * SIZE_BITS) - 1
 
 
 @inner
@@ -41,24 +43,73 @@ def holds_a_date(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
         dated = sizes == DATES[0] or sizes == DATES[1]
         if dated and is_date(v, groups[END + n], groups[END + n + 3], sizes):
             return True
+    if k > 1 and v[groups[END]] == 47:
+        # 1956/1957 24 2 begins with years, and 11/29 5430 6195 with a day or the like.
+        if groups[SHAPE + 1] == DATES[2] and are_years(v, groups[END], groups[END + 1]):
+            return True
+        if groups[SHAPE + 2] == _DAY_AND_FOUR and k > 2:
+            return True
     return k > 2 and is_date(v, i, groups[END + 2], groups[SHAPE + 2])
 
 
 @inner
-def is_in_a_dump(v: np.ndarray, hi: int, end: int) -> bool:
-    """Whether one of the next two pairs of hexadecimal digits has a letter and a digit, as in
-    05 34 15 98 97 e8 06."""
+def is_cut_from_a_date(v: np.ndarray, hi: int, groups: np.ndarray, k: int) -> bool:
+    """Whether the last two groups are year and month, and a day follows: 27  2008-06 is cut from
+    27  2008-06-20, and 4.21 2014/02 from 4.21 2014/02/02."""
+    end = groups[END + k]
+    if k == 0 or groups[SHAPE + k] & _MONTH_SIZES != _MONTH or end >= hi:
+        return False
+    goes_on = v[end] == 45 or (v[end] == 47 and end + 1 < hi and is_any(v[end + 1], DIGIT))
+    return goes_on and 1800 <= value_of(v, end - 7, end - 3) < 2100
+
+
+@inner
+def is_behind_a_decimal(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
+    """Whether a decimal and a short number are all there is: 176.222 499."""
+    dotted = k == 2 and v[groups[END]] == 46 and v[groups[END + 1]] == 32
+    return dotted and groups[SHAPE + k] & _LAST_SIZE < 4
+
+
+@inner
+def holds_a_negative(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
+    """Whether a group behind the first is a negative number: 353 405 -7620."""
+    for n in range(k):  # noqa: SIM110 (a generator does not compile)
+        if v[groups[END + n]] == 32 and v[groups[END + n] + 1] == 45:
+            return True
+    return False
+
+
+@inner
+def ends_in_a_note(v: np.ndarray, i: int, start: int, groups: np.ndarray, k: int) -> bool:
+    """Whether a parenthesis opens before the last group, behind a blank or another one that the
+    number has: 305-363 (1997), (1501)-502(1502)."""
+    opened = groups[END + k] - (groups[SHAPE + k] & _LAST_SIZE) - 1
+    return k > 0 and v[opened] == 40 and (v[opened - 1] == 32 or start < i)
+
+
+@inner
+def are_code_points(v: np.ndarray, i: int, shape: int) -> bool:
+    """Whether three groups of four digits begin with two zeros: 0078 0069 0069."""
+    return shape == _FOURS and v[i] == 48 and v[i + 1] == 48
+
+
+@inner
+def is_in_a_dump(v: np.ndarray, hi: int, end: int, size: int) -> bool:
+    """Whether one of the next two groups of hexadecimal digits, pairs or of four where the last
+    group has so many, has a letter and a digit, as in 05 34 15 98 97 e8 06 and 0004 0028 5EB3."""
+    width = 4 if size == 4 else 2
     for _ in range(2):
-        if (
-            end + 3 > hi
-            or v[end] != 32
-            or not (is_any(v[end + 1], HEX) and is_any(v[end + 2], HEX))
-        ):
+        if end + width >= hi or v[end] != 32:
             return False
-        end += 3
+        letters = 0
+        for j in range(end + 1, end + 1 + width):
+            if not is_any(v[j], HEX):
+                return False
+            letters += is_any(v[j], ALPHA)
+        end += width + 1
         if end < hi and is_any(v[end], ALNUM):
             return False
-        if is_any(v[end - 2], DIGIT) != is_any(v[end - 1], DIGIT):
+        if 0 < letters < width:
             return True
     return False
 
@@ -96,6 +147,8 @@ def are_years(v: np.ndarray, first_end: int, end: int) -> bool:
 @inner
 def is_date(v: np.ndarray, i: int, end: int, shape: int) -> bool:
     """Whether these groups are a day or two years."""
+    if shape != DAY and shape not in DATES:
+        return False
     value = value_of(v, i, end)
     if shape == DATES[1]:
         day, month, year = value // 1_000_000, value // 10_000 % 100, value % 10_000

@@ -23,7 +23,6 @@ from tasks.kernels.pii.groups import (
     SHAPE,
     SIGNS,
     SLASH,
-    value_of,
 )
 from tasks.kernels.pii.labels import (
     ADDRESS,
@@ -39,10 +38,15 @@ from tasks.kernels.pii.labels import (
 from tasks.kernels.pii.number_rows import (
     DATES,
     DAY,
+    are_code_points,
     are_years,
     counts_up,
+    ends_in_a_note,
     holds_a_date,
+    holds_a_negative,
     is_a_row_of_digits,
+    is_behind_a_decimal,
+    is_cut_from_a_date,
     is_date,
     is_in_a_dump,
     is_version,
@@ -68,9 +72,9 @@ _MOBILE_SHAPES = np.array(
 )
 _JOINS = np.frombuffer(b"#$%&=?@^\\_~", np.uint8).astype(np.uint64)
 """What joins a number to a longer name."""
-_MONTH, _MONTH_SIZES = shape_of(4, 2), (1 << 2 * SIZE_BITS) - 1
+_LAST_SIZE = (1 << SIZE_BITS) - 1
 _YEARS_SIZES = (1 << 2 * SIZE_BITS) - 1
-_ZIP = shape_of(5, 4)
+_ZIP, _SOCIAL_SECURITY = shape_of(5, 4), shape_of(3, 2, 4)
 _NEAR_BYTES = 48
 """How far Chinese makes an unbroken number a Chinese one."""
 
@@ -165,9 +169,13 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         return 0
     if k > 1 and shape & _YEARS_SIZES == DATES[2] and are_years(v, groups[END + k - 1], end):
         return 0
-    # 27  2008-06 is cut from such a row.
-    cut = k > 0 and shape & _MONTH_SIZES == _MONTH and end < hi and v[end] == 45
-    if cut and 1800 <= value_of(v, end - 7, end - 3) < 2100:
+    if is_cut_from_a_date(v, hi, groups, k) or is_behind_a_decimal(v, groups, k):
+        return 0
+    last = shape & _LAST_SIZE
+    if k > 0 and signs & BLANK != 0 and is_in_a_dump(v, hi, end, last):
+        return 0
+    # 01123965-Tube is a name.
+    if k == 0 and digits <= 8 and end + 1 < hi and v[end] == 45 and is_any(v[end + 1], ALPHA):
         return 0
     if k == 0 and digits == 8 and label in (NAME, CALL) and _is_next_field(v, lo, start, chars):
         return 0
@@ -175,6 +183,12 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         after = label_after(v, lo, hi, end)
         if after != NONE and after < OTHER:
             label, chars, crossed = after, 0, False
+    if label != NAME and (
+        holds_a_negative(v, groups, k)
+        or ends_in_a_note(v, i, start, groups, k)
+        or are_code_points(v, i, shape)
+    ):
+        return 0
     if label == NAME and chars <= NEAR_CHARS and not crossed and digits <= MAX_NATIONAL_DIGITS:
         local = False
         for n in range(len(_LOCAL_SHAPES)):
@@ -199,6 +213,9 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     # 5344342.34 is a decimal, 12.780/2013 a law, 01 02 03 04 05 the beginning of a row.
     weak = weak and not (k == 1 and signs == DOT) and signs & (DOT | SLASH) != DOT | SLASH
     weak = weak and not _goes_on(v, hi, end, signs)
+    weak = weak and shape != _SOCIAL_SECURITY
+    # 210 461  68 1 is a row of numbers, where 040 3712345 0 is a telephone.
+    weak = weak and not (k > 1 and last == 1 and shape >> SIZE_BITS & _LAST_SIZE < 4)
     if digits > 7 and near and (label == NAME or weak):
         return kinds.LABELLED_PHONE
     if dotted or _goes_on(v, hi, end, signs) or (label == OTHER and chars <= NEXT_CHARS):
@@ -209,7 +226,7 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
             set_apart = set_apart or shape == _TRUNK_SHAPES[n]
     if set_apart and digits <= MAX_NATIONAL_DIGITS:
         return kinds.PLAIN_PHONE
-    if signs & (BLANK | DOT) == BLANK | DOT or is_in_a_dump(v, hi, end):
+    if signs & (BLANK | DOT) == BLANK | DOT:
         return 0
     if k > 0 and nth >= 0 and 9 <= digits <= MAX_NATIONAL_DIGITS:
         return kinds.LOCAL_PHONE

@@ -39,6 +39,14 @@ from tasks.pii.spans import find_spans
             'equal("phone", "<PHONE>"); ("Fax","<PHONE>")',
         ),
         ("tel=2125552368%20x, 1.800.555.0199", "tel=<PHONE>%20x, <PHONE>"),
+        (
+            "Réservations au 0800 984 422, meine Nr: 030 23456789",
+            "Réservations au <PHONE>, meine Nr: <PHONE>",
+        ),
+        (
+            "Anruf 040 3712345 0, Tel. 0777 -777 7777, 0661 (987) 6543",
+            "Anruf <PHONE>, Tel. <PHONE>, <PHONE>",
+        ),
         ("TEL: +225 05775748", "TEL: <PHONE>"),  # of a plan that has changed
     ],
 )
@@ -77,6 +85,11 @@ def test_words_behind_a_number_count_where_the_verb_comes_last(text) -> None:
         ".cell { width: 33.3333333333%; } .mobile { flex: 16.6666666667 }",
         'own number 202 18/11/2020; "paper for your fax","48022090","bars for contact",39169090',
         'service by phone"\n"nbs_1","1.1805.40.00", telephone of Nokia 1200/1208',
+        'call tdfb("1956/957 24 2", 2); call dates(p) "210 461  68 1"; RWY TPH 11/29 5430 6195',
+        "(Fax Number:) 176.222 499 M, $Id: fax_lib.h,v 4.21 2014/02/02 13:42:59 gert Exp $",
+        "phone DA 0004 0028 0000 5EB3; <compat> 0078 0069 0069; 353 405 -7620; 305-363 (1997)",
+        "[(1501)-502(1502)-502]; fax 01123965-Tube; Citation Nr: 25000001",
+        "The number is not in the block 987-65-4320",
         "telefonia 85179010, 'cep': '83050580', NR:XXX 22.05.11/14.25",
     ],
 )
