@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from llm_core.model.transformer import Transformer
+from llm_core.parallel.compression.reduction import Reduction
 from llm_core.parallel.config import Kind
 from llm_core.parallel.pipelining.pipeline import Pipeline
 from llm_core.parallel.sequence.context import Context
@@ -29,6 +30,8 @@ class Layout:
     """Processes by weights: axes pp, dp_replicate, dp_shard, tp; None: one process."""
     kind: Kind = "none"
     """What data-parallel processes share (`ParallelConfig.kind`)."""
+    reduction: Reduction | None = None
+    """How gradients are summed in fewer bytes; None: they are summed as they are."""
 
     @property
     def device(self) -> torch.device:

@@ -21,7 +21,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, check_context, check_tensor, divisors
-from llm_core.training.combinations import check_settings
+from llm_core.training.combinations import check_compression, check_settings
 from llm_core.training.config import TrainConfig
 from llm_core.training.fit import PredictedMemory
 
@@ -46,6 +46,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         model = self.trained_model
         check_run(model, self.train, self.parallel, self.memory, self.optim.kind)
+        check_compression(self.optim, self.train, self.parallel)
         if self.parallel.kind == "auto":
             raise ConfigError(
                 "parallel.kind (auto) must be resolved before a trainer starts; name a layout"
