@@ -24,6 +24,7 @@ from llm_core.optim.onebit import OneBitAdam, OneBitLamb
 from llm_core.optim.optimizer import Optimizer
 from llm_core.optim.owners import Owners
 from llm_core.optim.pieces import Piece, make_pieces
+from llm_core.optim.sgd import Sgd
 from llm_core.parallel.compression.reduction import LeftToOptimizer
 from llm_core.parallel.layout import Layout
 
@@ -60,6 +61,8 @@ def build_optimizer(
 
 def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> list[Method]:
     """The update rules of a kind of optimizer, each with its pieces."""
+    if config.kind == "sgd":
+        return [Sgd(pieces)]
     if config.kind == "lion":
         return [Lion(pieces, config)]
     if config.kind == "adafactor":

@@ -102,6 +102,8 @@ def build_layout(
     elif parallel.kind == "ddp":
         laid_out = _replicate(model, ranks)
     layout = Layout(laid_out, pipeline, context, tensor, ranks.weights, parallel.kind, reduction)
+    if reduction is not None:
+        layout.counts["compression.steps"] = reduction.steps
     if fill:
         initialize(layout, compute.seed)
     return layout

@@ -3,7 +3,7 @@ for nothing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from llm_core.config import ConfigError, check_bounds
@@ -15,6 +15,7 @@ from llm_core.parallel.degrees import (
     TensorOverlap,
     end_layers,
 )
+from llm_core.parallel.outer.config import OuterConfig
 
 Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "auto"]
 Compression = Literal["none", "int8", "fp8", "powersgd", "onebit"]
@@ -94,6 +95,8 @@ class ParallelConfig:
     compress_rank: int = 4
     """Columns of the two thin matrices of powersgd."""
 
+    outer: OuterConfig = field(default_factory=OuterConfig)
+
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
             raise ConfigError(
@@ -126,6 +129,11 @@ class ParallelConfig:
                 "tp_overlap (symmetric) reads the memory of other GPUs, device is cpu; set"
                 " tp_overlap=ring"
             )
+        if self.outer.kind != "none" and self.kind != "none":
+            raise ConfigError(
+                f"outer.kind ({self.outer.kind}) joins runs of one process each, kind is"
+                f" {self.kind}; set parallel=none, or outer.kind=none"
+            )
         self._check_compression()
         if self.backend == "nccl" and self.device == "cpu":
             raise ConfigError(
@@ -153,6 +161,8 @@ class ParallelConfig:
     def decides(self) -> dict[str, Any]:
         """The settings that change what a run gives, and so belong in its key: none in layouts that
         give the answer of one process."""
+        if outer := self.outer.decides:
+            return {"outer": outer}
         if self.compress == "none":
             return {}
         names = ["compress", "compress_warmup_steps", "num_processes"]
@@ -179,6 +189,11 @@ class ParallelConfig:
     def dp(self) -> int:
         """Data-parallel degree: processes that read different sequences."""
         return self.num_processes // (self.pp * self.cp * self.tp)
+
+    @property
+    def readers(self) -> int:
+        """Processes that read different sequences, those of all members counted."""
+        return self.dp * (self.outer.members if self.outer.kind != "none" else 1)
 
     @property
     def product(self) -> str:

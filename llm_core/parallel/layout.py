@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -32,6 +32,9 @@ class Layout:
     """What data-parallel processes share (`ParallelConfig.kind`)."""
     reduction: Reduction | None = None
     """How gradients are summed in fewer bytes; None: they are summed as they are."""
+    counts: dict[str, Tensor] = field(default_factory=dict)
+    """What checkpoints hold besides weights and the optimizer's state, the same on all processes,
+    by name."""
 
     @property
     def device(self) -> torch.device:

@@ -203,6 +203,8 @@ def _optimizer_bytes(mine: Held, optim: OptimConfig) -> int:
         # A mean square per row and per column of a matrix (Shazeer and Stern, 2018, section 3).
         return MASTER_BYTES * (sum(shape) if is_matrix else math.prod(shape))
     is_hidden = mine.in_blocks and is_matrix
+    if optim.kind == "sgd":
+        return 0
     moments = 1 if optim.kind == "lion" or (optim.kind == "muon" and is_hidden) else 2
     return (2 if optim.state_dtype == "bf16" else MASTER_BYTES) * moments * math.prod(shape)
 

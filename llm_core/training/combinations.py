@@ -57,8 +57,22 @@ def check_settings(
 
 
 def check_compression(optim: OptimConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
-    """Whether gradients can be summed in fewer bytes, where that is asked for. Raises
+    """Whether gradients can be summed in fewer bytes, or runs meet, where that is asked for. Raises
     ConfigError."""
+    outer = parallel.outer
+    if outer.kind != "none":
+        if train.num_steps % outer.steps:
+            raise ConfigError(
+                f"train.num_steps ({train.num_steps}) must be a multiple of parallel.outer.steps"
+                f" ({outer.steps}), so that all members end with the same weights; try"
+                f" train.num_steps={-(-train.num_steps // outer.steps) * outer.steps}"
+            )
+        if train.ema or optim.guard.rollback_skips:
+            raise ConfigError(
+                f"parallel.outer.kind ({outer.kind}) has members that keep averages and go back"
+                f" alone, train.ema is {train.ema} and optim.guard.rollback_skips"
+                f" {optim.guard.rollback_skips}; set both 0"
+            )
     if parallel.compress == "none":
         return
     if train.dtype == "fp16":

@@ -160,17 +160,18 @@ def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelCon
     """Raises ConfigError where layers, heads, tokens or micro batches do not divide."""
     check_shares(parallel)
     plan = parallel.plan(model)
-    piece = train.micro_batch_sequences * parallel.dp
+    piece = train.micro_batch_sequences * parallel.readers
     for size in reversed(train.batch_sizes.all):
         name = "global_batch_sequences" if size == train.global_batch_sequences else "batch_ramp"
         if size % piece:
             suggestion = max(1, size // piece) * piece
             is_plain = parallel.pp * parallel.cp * parallel.tp == 1
             of = "num_processes" if is_plain else "data-parallel degree"
+            of = "outer.members" if parallel.outer.kind != "none" else of
             raise ConfigError(
                 f"train.{name} ({size}) must be a multiple of micro_batch_sequences x {of}"
-                f" ({train.micro_batch_sequences} x {parallel.dp});"
-                f" {_smaller_micro_batch(train, parallel.dp, plan)}try"
+                f" ({train.micro_batch_sequences} x {parallel.readers});"
+                f" {_smaller_micro_batch(train, parallel.readers, plan)}try"
                 f" {suggestion if name == 'batch_ramp' else f'{name}={suggestion}'}"
             )
         if plan is not None:

@@ -38,6 +38,7 @@ from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.hosts.flight import FLIGHT_FOLDER
 from llm_core.parallel.layout import Layout
+from llm_core.parallel.outer.diloco import Outer
 from llm_core.parallel.places import local
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import each_whole_weight, initialize, write_weights
@@ -169,7 +170,10 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 padded_bytes_per_token(config),
                 train.data,
             )
-            layout, optimizer, start = resume(config, workdir, ranks, saved, metrics)
+            layout, optimizer, start, outer = resume(config, workdir, ranks, saved, metrics)
+            if outer is not None:
+                logs.enter_context(outer.attended())
+                start = outer.join(start)
             if ranks.is_first:
                 timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
 
@@ -202,6 +206,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 recorder=recorder,
                 sources=loader.sources.names if loader.sources else (),
                 on_step=status.note_step if ranks.is_first else None,
+                outer=outer,
                 keep_model=lambda step: publish(f"{MODELS_FOLDER}/step-{step:08d}"),
             )
             if ranks.is_first:
@@ -243,6 +248,8 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
     train, place = config.train, (ranks.data_rank, ranks.data_world)
+    if (outer := config.parallel.outer).kind != "none":
+        place = outer.member, outer.members
     return Loader(shards, train.seq_len, train.batch_sizes, train.seed, *place, train.data)
 
 
@@ -264,8 +271,9 @@ def resume(
     ranks: Ranks,
     checkpoints: Checkpoints,
     metrics: MetricLog | None,
-) -> tuple[Layout, Optimizer, int]:
-    """Model and optimizer filled from the newest checkpoint, and the step they stand at."""
+) -> tuple[Layout, Optimizer, int, Outer | None]:
+    """Model and optimizer filled from the newest checkpoint, the step they stand at, and the outer
+    step, if there is one."""
     train = config.train
     layout = build_layout(
         config.trained_model,
@@ -277,6 +285,9 @@ def resume(
         trains=partial(trains, config),
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
+    outer = None
+    if config.parallel.outer.kind != "none":
+        outer = Outer(config.parallel.outer, layout)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
     if has_frozen:  # which are in no checkpoint
         fill(layout, config)
@@ -293,7 +304,7 @@ def resume(
         if 0 < start < train.num_steps:
             what = f"resumes from the checkpoint of step {start}, on {ranks.world} processes"
             metrics.tell("resumed", start, what)
-    return layout, optimizer, start
+    return layout, optimizer, start, outer
 
 
 def fill(layout: Layout, config: RunConfig) -> None:

@@ -322,7 +322,7 @@ def agrees(weights: dict[str, Tensor]) -> bool:
 
 
 def skips(trainer: Trainer) -> bool:
-    """Whether a gradient that is no number on the last process leaves all state as it was, but for
+    """Whether a NaN in the gradient of the last process leaves all state as it was, but for
     the counts of steps."""
     before = {name: local(t).clone() for name, t in own_state(trainer).items()}
     reduce = Reduction.reduce
