@@ -2,6 +2,7 @@
 
 | axis | sent by each process | hidden behind |
 |---|---|---|
+| ddp, compressed | of a gradient or momentum what `parallel.compress` leaves, after its warm-up | nothing |
 | ddp | gradients, all-reduced, once a step | the backward pass of the last micro batch, but for the last bucket, which has the embedding; in a pipeline nothing |
 | zero1 | once a step: weights in `train.dtype` gathered, gradients reduce-scattered | the block before or after, but for the first and the last; in a pipeline the reduction behind nothing |
 | zero2 | as zero1, but gradients per micro batch; in a pipeline as zero1 | as zero1 |
@@ -19,6 +20,7 @@ only.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_core.model.config import ModelConfig
@@ -191,6 +193,11 @@ def _of_weights(
     part = (size - 1) / size
     half = 2 if train.dtype != "fp32" else 4
     gradient = train.gradient_bits // 8
+    if parallel.compress != "none":
+        shapes = [each.shape for each in weights if not each.is_frozen for _ in range(each.count)]
+        sent = 2 * part * _compressed_bytes(shapes, parallel)
+        elapsed_s = link.time_s("all_reduce", sent, 2)
+        return [Traffic(parallel.compress, sent, elapsed_s, elapsed_s, link.across_nodes)]
     if not parallel.shards_weights:
         sent = 2 * part * 4 * trained
         elapsed_s = link.time_s("all_reduce", sent, math.ceil(trained / DDP_BUCKET))
@@ -226,6 +233,20 @@ def _of_weights(
         elapsed_s = outer.time_s("all_reduce", sent, layers)
         rows.append(Traffic("hsdp groups", sent, elapsed_s, elapsed_s, outer.across_nodes))
     return rows
+
+
+def _compressed_bytes(shapes: Sequence[tuple[int, ...]], parallel: ParallelConfig) -> float:
+    """What is left of a gradient of these weights."""
+    if parallel.compress != "powersgd":
+        # Blocks of 1,024 numbers have a scale of four bytes.
+        return (1 / 8 if parallel.compress == "onebit" else 1) * sum(
+            map(math.prod, shapes)
+        ) + 4 / 1024 * sum(map(math.prod, shapes))
+    rank, total = parallel.compress_rank, 0
+    for shape in shapes:
+        thin, whole = sum(shape) * rank, math.prod(shape)
+        total += 4 * (thin if len(shape) == 2 and 2 * thin < whole else whole)
+    return total
 
 
 def _of_context(
