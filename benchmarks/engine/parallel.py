@@ -40,14 +40,14 @@ from llm_core.optim.build import build_optimizer
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.outer.config import OuterConfig
-from llm_core.parallel.outer.diloco import Outer
+from llm_core.parallel.outer import OuterConfig
 from llm_core.parallel.places import local
 from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.planner.hardware import HardwareConfig, LinkConfig, read_record
 from llm_core.planner.step import Work, plan_time
 from llm_core.printing import show
 from llm_core.training.config import TrainConfig
+from llm_core.training.outer.diloco import Outer
 from llm_core.training.run_config import RunConfig
 from llm_core.training.throughput import StepClock
 from llm_core.training.trainer import Trainer
@@ -248,8 +248,7 @@ def train_for(
 
         trainer.batches = lambda step: text.batch(step, rank, WORLD)
         trainer.outer = outer
-        with outer.attended():
-            outer.join(0)
+        with outer.attended(0):
             moved, first = outer.moved_bytes, step
             while not done:
                 trainer.train_step(step, OPTIM.lr)

@@ -15,7 +15,7 @@ from llm_core.parallel.degrees import (
     TensorOverlap,
     end_layers,
 )
-from llm_core.parallel.outer.config import OuterConfig
+from llm_core.parallel.outer import OuterConfig
 
 Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "auto"]
 Compression = Literal["none", "int8", "fp8", "powersgd", "onebit"]

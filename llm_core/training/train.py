@@ -38,7 +38,6 @@ from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.hosts.flight import FLIGHT_FOLDER
 from llm_core.parallel.layout import Layout
-from llm_core.parallel.outer.diloco import Outer
 from llm_core.parallel.places import local
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import each_whole_weight, initialize, write_weights
@@ -55,6 +54,7 @@ from llm_core.training.metric_log import (
     TIMING_FILE,
     MetricLog,
 )
+from llm_core.training.outer.diloco import Outer, make_outer
 from llm_core.training.rollback import Rollback
 from llm_core.training.run_config import RunConfig, read_run_config
 from llm_core.training.status import STATUS_FILE, Heartbeat
@@ -172,8 +172,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             )
             layout, optimizer, start, outer = resume(config, workdir, ranks, saved, metrics)
             if outer is not None:
-                logs.enter_context(outer.attended())
-                start = outer.join(start)
+                start = logs.enter_context(outer.attended(start))
             if ranks.is_first:
                 timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
 
@@ -247,9 +246,7 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
-    train, place = config.train, (ranks.data_rank, ranks.data_world)
-    if (outer := config.parallel.outer).kind != "none":
-        place = outer.member, outer.members
+    train, place = config.train, config.parallel.outer.place or (ranks.data_rank, ranks.data_world)
     return Loader(shards, train.seq_len, train.batch_sizes, train.seed, *place, train.data)
 
 
@@ -272,8 +269,7 @@ def resume(
     checkpoints: Checkpoints,
     metrics: MetricLog | None,
 ) -> tuple[Layout, Optimizer, int, Outer | None]:
-    """Model and optimizer filled from the newest checkpoint, the step they stand at, and the outer
-    step, if there is one."""
+    """Model and optimizer filled from the newest checkpoint, the step they stand at, and meetings."""
     train = config.train
     layout = build_layout(
         config.trained_model,
@@ -285,9 +281,7 @@ def resume(
         trains=partial(trains, config),
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
-    outer = None
-    if config.parallel.outer.kind != "none":
-        outer = Outer(config.parallel.outer, layout)
+    outer = make_outer(config.parallel.outer, layout)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
     if has_frozen:  # which are in no checkpoint
         fill(layout, config)

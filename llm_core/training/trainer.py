@@ -20,11 +20,11 @@ from llm_core.optim.guard import StepReport, TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.fsdp import reshard
 from llm_core.parallel.layout import Layout
-from llm_core.parallel.outer.diloco import Outer
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote
 from llm_core.profiling.recorder import Recorder
 from llm_core.training.metric_log import MetricLog
+from llm_core.training.outer.diloco import Outer
 from llm_core.training.rollback import Rollback, event_rows, learnt_sequences, passed_batches
 from llm_core.training.run_config import RunConfig
 from llm_core.training.schedule import learning_rate

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.distributed.compressed import METHODS, STEPS
+from tests.support.distributed.compressed import STEPS
+from tests.support.distributed.plain_sums import METHODS
 from tests.support.distributed.processes import run_program
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from llm_core.config import ConfigError, key_config
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.outer.config import OuterConfig
-from llm_core.parallel.outer.members import Decision, Meeting
+from llm_core.parallel.outer import OuterConfig
+from llm_core.training.outer.members import Decision, Meeting
 from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status
 from tasks.runtime.code import ROOT

@@ -16,8 +16,8 @@ from torch import Tensor
 from llm_core.data.batch import IGNORED, Batch
 from llm_core.optim.config import OptimizerKind
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.outer.config import OuterConfig
-from llm_core.parallel.outer.diloco import Outer
+from llm_core.parallel.outer import OuterConfig
+from llm_core.training.outer.diloco import Outer
 from llm_core.training.trainer import Trainer
 from tests.support.distributed import exactness
 from tests.support.distributed.cases import layout
@@ -109,8 +109,8 @@ def member(
     if share:
         trainer.batches = lambda step: share_of(rank, step)
     outer = trainer.outer = Outer(config, trainer.layout)
-    with outer.attended():
-        assert outer.join(0) == 0
+    with outer.attended(0) as start:
+        assert start == 0
         for step in range(1, STEPS + 1):
             trainer.train_step(step - 1, LR)
             assert outer.after(step) == step

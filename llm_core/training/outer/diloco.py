@@ -28,9 +28,9 @@ from torch import Tensor
 
 from llm_core.checkpoint.index import CheckpointError
 from llm_core.parallel.layout import Layout
-from llm_core.parallel.outer.config import OuterConfig
-from llm_core.parallel.outer.members import Decision, Meeting
+from llm_core.parallel.outer import OuterConfig
 from llm_core.tensor_files import facts_of, write_tensors
+from llm_core.training.outer.members import Decision, Meeting
 
 PAUSE_S = 0.05
 TARGETS = "targets"
@@ -56,10 +56,11 @@ class Outer:
         self.moved_bytes = 0
 
     @contextmanager
-    def attended(self) -> Iterator[None]:
-        """Within, this member takes part. Raises ConfigError where it does already."""
+    def attended(self, start: int) -> Iterator[int]:
+        """Within, this member takes part; gives what `join` does. Raises ConfigError where it takes
+        part already."""
         with self._meeting.attended():
-            yield
+            yield self.join(start)
 
     def join(self, start: int) -> int:
         """The step to continue at, with the weights of that, after a checkpoint of step `start` (0:
@@ -160,6 +161,11 @@ class Outer:
         for name, weight in self._weights.items():
             weight.copy_(found[name])
             self.moved_bytes += weight.nbytes
+
+
+def make_outer(config: OuterConfig, layout: Layout) -> Outer | None:
+    """None for a run that meets no other."""
+    return None if config.kind == "none" else Outer(config, layout)
 
 
 class Tensors:

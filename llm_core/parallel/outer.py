@@ -50,6 +50,11 @@ class OuterConfig:
             )
 
     @property
+    def place(self) -> tuple[int, int] | None:
+        """(which share of a global batch this run reads, of how many); None: it is no member."""
+        return None if self.kind == "none" else (self.member, self.members)
+
+    @property
     def decides(self) -> dict[str, Any]:
         """The settings that change what a run gives."""
         if self.kind == "none":
