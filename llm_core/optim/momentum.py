@@ -24,7 +24,8 @@ from llm_core.optim.method import State, Update
 from llm_core.optim.pieces import Piece, write_unless
 from llm_core.parallel.compression.codecs import SIGNS
 from llm_core.parallel.compression.reduction import Reduction
-from llm_core.parallel.compression.wire import coded_sum, padded_length
+from llm_core.parallel.compression.sizes import padded_length
+from llm_core.parallel.compression.wire import coded_sum
 from llm_core.parallel.layout import Layout
 
 Settle = Callable[[Tensor], None]

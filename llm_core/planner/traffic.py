@@ -20,10 +20,10 @@ only.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_core.model.config import ModelConfig
+from llm_core.parallel.compression.sizes import sent_bytes
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import Schedule, key_copies
 from llm_core.planner.activations import PRODUCT_BYTES, STREAM_BYTES, tokens_on_a_rank
@@ -195,7 +195,7 @@ def _of_weights(
     gradient = train.gradient_bits // 8
     if parallel.compress != "none":
         shapes = [each.shape for each in weights if not each.is_frozen for _ in range(each.count)]
-        sent = 2 * part * _compressed_bytes(shapes, parallel)
+        sent = 2 * part * sent_bytes(shapes, parallel)
         elapsed_s = link.time_s("all_reduce", sent, 2)
         return [Traffic(parallel.compress, sent, elapsed_s, elapsed_s, link.across_nodes)]
     if not parallel.shards_weights:
@@ -233,20 +233,6 @@ def _of_weights(
         elapsed_s = outer.time_s("all_reduce", sent, layers)
         rows.append(Traffic("hsdp groups", sent, elapsed_s, elapsed_s, outer.across_nodes))
     return rows
-
-
-def _compressed_bytes(shapes: Sequence[tuple[int, ...]], parallel: ParallelConfig) -> float:
-    """What is left of a gradient of these weights."""
-    if parallel.compress != "powersgd":
-        # Blocks of 1,024 numbers have a scale of four bytes.
-        return (1 / 8 if parallel.compress == "onebit" else 1) * sum(
-            map(math.prod, shapes)
-        ) + 4 / 1024 * sum(map(math.prod, shapes))
-    rank, total = parallel.compress_rank, 0
-    for shape in shapes:
-        thin, whole = sum(shape) * rank, math.prod(shape)
-        total += 4 * (thin if len(shape) == 2 and 2 * thin < whole else whole)
-    return total
 
 
 def _of_context(

@@ -269,7 +269,7 @@ def resume(
     checkpoints: Checkpoints,
     metrics: MetricLog | None,
 ) -> tuple[Layout, Optimizer, int, Outer | None]:
-    """Model and optimizer filled from the newest checkpoint, the step they stand at, and meetings."""
+    """Model and optimizer as the newest checkpoint has them, its step, and who meets others."""
     train = config.train
     layout = build_layout(
         config.trained_model,

@@ -18,9 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-BLOCK = 1024
-"""Numbers that share a scale."""
-SCALE_BYTES = 4
+from llm_core.parallel.compression.sizes import BLOCK, SCALE_BYTES
 
 
 # N blocks · B numbers of a block · C bytes of a block

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from llm_core.parallel.buckets import SUM_BUCKET, split_buckets
 from llm_core.parallel.compression.codecs import FP8, INT8, Codec
-from llm_core.parallel.compression.wire import Wire, coded_sum, padded_length
+from llm_core.parallel.compression.sizes import padded_length, shrinks
+from llm_core.parallel.compression.wire import Wire, coded_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,11 +151,6 @@ class PowerSgd(Reduction):
             lost = matrices[name].sub_(grads[name], alpha=1 / self.wire.size)
             self._pending[name, "compression_error"] = lost
             self._pending[name, "compression_basis"] = right[name]
-
-
-def shrinks(shape: torch.Size, rank: int) -> bool:
-    """Whether a matrix of this shape and its two factors differ by a factor of more than two."""
-    return len(shape) == 2 and 2 * sum(shape) * rank < shape[0] * shape[1]
 
 
 def orthonormal(columns: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from llm_core.compat import all_gather_single
-from llm_core.parallel.compression.codecs import BLOCK, Codec
+from llm_core.parallel.compression.codecs import Codec
+from llm_core.parallel.compression.sizes import BLOCK
 
 
 class Wire:
@@ -56,11 +57,6 @@ class Wire:
 
     def _count(self, num_bytes: float) -> None:
         self.sent_bytes += num_bytes * (self.size - 1) / self.size
-
-
-def padded_length(numel: int, size: int) -> int:
-    """Of a flat vector that `size` processes share in whole blocks."""
-    return -(-numel // (size * BLOCK)) * size * BLOCK
 
 
 def coded_sum(
