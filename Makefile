@@ -15,7 +15,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz torture test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-infer bench-eval bench-offload bench-collectives bench-plan bench-layouts bench-overhead eval-data eval-full exactness settings docs down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz torture test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-infer bench-eval bench-offload bench-collectives bench-plan bench-layouts bench-parallel bench-overhead eval-data eval-full exactness settings docs down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -87,6 +87,9 @@ bench-plan: $(VENV)/.installed ## Hold the planner's times against measured step
 
 bench-layouts: $(VENV)/.installed ## Hold parallel=auto against every layout of four CPU processes with throttled links; ARGS="--hardware FILE --table FILE --model wide --top 8"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine.layouts $(ARGS)
+
+bench-parallel: $(VENV)/.installed ## Train a small model under layouts of every kind over slow links, 10 minutes; ARGS="--hardware FILE --chart FILE"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine.parallel $(ARGS)
 
 bench-overhead: $(VENV)/.installed ## Time a run whose stages are all in the store: what Prefect and MLflow cost
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.orchestration.overhead $(ARGS)

@@ -32,6 +32,12 @@ IN_KEY_IF_SET: Mapping[str, Any] = {"in_key_if_set": True}
 it had before."""
 
 
+def in_key_by(name: str) -> Mapping[str, Any]:
+    """Dataclass field metadata for a group of which most settings change how a result is made: in
+    the key is what its property of this name gives, if that is anything."""
+    return {"in_key_by": name}
+
+
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
 """A scheme; `pathlib` makes `s3:/bucket` of `s3://bucket`. One letter would be a drive."""
 
@@ -114,6 +120,10 @@ def key_config(config: Any, of_parts: bool = False) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         if field.metadata.get("in_key_if_set") and _is_default(field, getattr(config, field.name)):
+            continue
+        if name := field.metadata.get("in_key_by"):
+            if decides := getattr(getattr(config, field.name), name):
+                values[field.name] = decides
             continue
         if field.metadata.get("in_key", True) and not (
             of_parts and not field.metadata.get("in_part_key", True)

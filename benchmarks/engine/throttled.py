@@ -24,18 +24,25 @@ from torch.distributed import distributed_c10d
 from llm_core.planner.traffic import collective_hops
 
 NAME = "throttled"
+FREE = (0.0, 1e15)
+"""Start and bytes per second of a link that holds nothing up."""
 
 
 class Link:
     """One direction of this process's link, shared by all its groups."""
 
     def __init__(self, start_s: float, bytes_per_s: float) -> None:
-        self.start_s, self.bytes_per_s = start_s, bytes_per_s
+        self.set_speed(start_s, bytes_per_s)
+        self.sent_bytes = 0.0
         self._free_at, self._lock = 0.0, threading.Lock()
+
+    def set_speed(self, start_s: float, bytes_per_s: float) -> None:
+        self.start_s, self.bytes_per_s = start_s, bytes_per_s
 
     def pass_through(self, num_bytes: float, hops: int) -> None:
         """Sleep until so much would have passed, after all before it."""
         with self._lock:
+            self.sent_bytes += num_bytes
             begins = max(self._free_at, time.perf_counter())
             due = self._free_at = begins + hops * self.start_s + num_bytes / self.bytes_per_s
         time.sleep(max(0.0, due - time.perf_counter()))
@@ -128,8 +135,8 @@ class ThrottledGroup(dist.ProcessGroup):
         return self._late(work, tensors, sum(each.nbytes for each in tensors), self._in, 1)
 
 
-def register(start_s: float, bytes_per_s: float) -> None:
-    """Make the backend known to torch under `NAME`, for this process."""
+def register(start_s: float, bytes_per_s: float) -> tuple[Link, Link]:
+    """Make the backend known to torch under `NAME`, for this process; its links (out, in)."""
     links = Link(start_s, bytes_per_s), Link(start_s, bytes_per_s)
 
     def make(store: Any, rank: int, size: int, timeout: timedelta) -> ThrottledGroup:
@@ -137,3 +144,4 @@ def register(start_s: float, bytes_per_s: float) -> None:
         return ThrottledGroup(gloo(store, rank, size, timeout), rank, size, links)
 
     dist.Backend.register_backend(NAME, make, devices=["cpu"])
+    return links

@@ -33,7 +33,7 @@ def collect_state(layout: Layout, optimizer: OptimizerState) -> dict[str, Tensor
     for name, parameter, place in placed_weights(layout):
         if parameter.requires_grad and f"model.{name}" not in state:
             state[f"model.{name}"] = place.view(local(parameter.detach()))
-    return state | optimizer.state_views()
+    return state | layout.counts | optimizer.state_views()
 
 
 def fill_copies(layout: Layout, optimizer: OptimizerState) -> None:

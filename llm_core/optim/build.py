@@ -11,15 +11,21 @@ from llm_core.optim.adafactor import Adafactor
 from llm_core.optim.adamw import AdamW
 from llm_core.optim.average import Average
 from llm_core.optim.config import OptimConfig
+from llm_core.optim.feedback import Feedback
 from llm_core.optim.guard import Guard
+from llm_core.optim.lamb import Lamb
 from llm_core.optim.lion import Lion
 from llm_core.optim.loss_scale import LossScaler
 from llm_core.optim.method import Method
+from llm_core.optim.momentum import SharedMomentum
 from llm_core.optim.muon import Muon, is_hidden_matrix
 from llm_core.optim.offload import offloaded
+from llm_core.optim.onebit import OneBitAdam, OneBitLamb
 from llm_core.optim.optimizer import Optimizer
 from llm_core.optim.owners import Owners
 from llm_core.optim.pieces import Piece, make_pieces
+from llm_core.optim.sgd import Sgd
+from llm_core.parallel.compression.reduction import LeftToOptimizer
 from llm_core.parallel.layout import Layout
 
 
@@ -48,11 +54,15 @@ def build_optimizer(
     methods = in_place(lambda some: make_methods(layout, some, config))
     if ema:
         methods += in_place(lambda some: [Average(some, ema)])
+    if layout.reduction is not None:
+        methods.append(Feedback(layout, pieces, layout.reduction))
     return Optimizer(weights, methods, config.clip_norm, guard, scaler)
 
 
 def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> list[Method]:
     """The update rules of a kind of optimizer, each with its pieces."""
+    if config.kind == "sgd":
+        return [Sgd(pieces)]
     if config.kind == "lion":
         return [Lion(pieces, config)]
     if config.kind == "adafactor":
@@ -63,4 +73,10 @@ def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> li
         shares_rows = any(isinstance(piece.weight, DTensor) for piece in matrices)
         muon = Muon(matrices, config, layout.bare.config, Owners(layout, matrices, shares_rows))
         return [muon, AdamW(rest, config)] if rest else [muon]
+    if isinstance(layout.reduction, LeftToOptimizer):
+        momentum = SharedMomentum(layout, pieces, layout.reduction)
+        one_bit = OneBitLamb if config.kind == "lamb" else OneBitAdam
+        return [one_bit(pieces, config, momentum)]
+    if config.kind == "lamb":
+        return [Lamb(pieces, config)]
     return [AdamW(pieces, config)]

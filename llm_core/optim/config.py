@@ -10,7 +10,7 @@ from typing import Literal
 
 from llm_core.config import NOT_IN_KEY, ConfigError
 
-OptimizerKind = Literal["adamw", "lion", "adafactor", "muon"]
+OptimizerKind = Literal["adamw", "lion", "adafactor", "muon", "lamb", "sgd"]
 ScheduleKind = Literal["cosine", "linear", "wsd", "inverse_sqrt", "constant"]
 BF16_MAX_BETA = 0.99
 """bfloat16 has 8 bits: an average that moves by some thousandths a step would stand still."""
@@ -180,8 +180,9 @@ class OptimConfig:
     """Peak learning rate."""
     kind: OptimizerKind = "adamw"
     """adamw (Loshchilov and Hutter, 2019); lion (Chen et al., 2023); adafactor (Shazeer and Stern,
-    2018), whose lr is relative to the weights; or muon (Jordan et al., 2024), whose updates have
-    the size of AdamW's (Liu et al., 2025)."""
+    2018), whose lr is relative to the weights; muon (Jordan et al., 2024), whose updates have the
+    size of AdamW's (Liu et al., 2025); lamb (You et al., 2020), whose lr is relative to each
+    weight, for whole weights alone; or sgd, plain gradient descent."""
     beta1: float = 0.9
     """Weight of the past in the first moment (adamw), or in the direction of a step (lion)."""
     beta2: float = 0.95
@@ -245,8 +246,9 @@ class OptimConfig:
                     f"{name} ({getattr(self, name)}) must be positive; a huge clip_norm turns"
                     " clipping off"
                 )
-        if self.state_in != "device" and self.kind in ("adafactor", "muon"):
-            whys = {"adafactor": "keeps little state", "muon": "needs whole matrices at once"}
+        if self.state_in != "device" and self.kind in ("adafactor", "muon", "lamb", "sgd"):
+            whys = dict.fromkeys(("muon", "lamb"), "needs whole matrices at once")
+            whys |= {"adafactor": "keeps little state", "sgd": "keeps none"}
             raise ConfigError(
                 f"state_in ({self.state_in}) serves adamw and lion, {self.kind}"
                 f" {whys[self.kind]}; use state_in=device"
@@ -257,6 +259,8 @@ class OptimConfig:
                 " set it null"
             )
         if self.state_dtype == "bf16":
+            if self.kind == "lamb":
+                raise ConfigError("state_dtype (bf16) is not for lamb; use fp32")
             if self.kind == "adafactor":
                 raise ConfigError(
                     "state_dtype (bf16) has little to halve in adafactor, which keeps rows and"

@@ -33,6 +33,8 @@ from llm_core.model.loss import CrossEntropy, token_losses
 from llm_core.model.operations import apply_kernels, check_kernels
 from llm_core.model.precision import HALF_DTYPES, stream_dtype
 from llm_core.model.transformer import Transformer
+from llm_core.parallel.compression.reduction import Reduction, make_reduction
+from llm_core.parallel.compression.wire import Wire
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, key_copies
 from llm_core.parallel.frozen import freeze
@@ -92,12 +94,16 @@ def build_layout(
         context.apply(model)
     _choose_kernels(model, parallel, compute, ranks)
     laid_out: nn.Module = model
-    pipeline = None
+    pipeline = reduction = None
     if plan is not None:
         pipeline = _pipeline(model, parts, plan, parallel, compute.dtype, ranks)
+    elif parallel.compress != "none":
+        reduction = _reduction(model, parallel, ranks)
     elif parallel.kind == "ddp":
         laid_out = _replicate(model, ranks)
-    layout = Layout(laid_out, pipeline, context, tensor, ranks.weights, parallel.kind)
+    layout = Layout(laid_out, pipeline, context, tensor, ranks.weights, parallel.kind, reduction)
+    if reduction is not None:
+        layout.counts["compression.steps"] = reduction.steps
     if fill:
         initialize(layout, compute.seed)
     return layout
@@ -215,6 +221,13 @@ def _replicate(model: Transformer, ranks: Ranks) -> DistributedDataParallel:
     )
     replica.register_comm_hook(group, _sum_gradients)
     return replica
+
+
+def _reduction(model: Transformer, parallel: ParallelConfig, ranks: Ranks) -> Reduction:
+    assert ranks.weights is not None
+    wire = Wire(ranks.weights.get_group("dp_shard"))
+    settings = parallel.compress_warmup_steps, parallel.compress_rank
+    return make_reduction(parallel.compress, wire, model, *settings)
 
 
 def _sum_gradients(

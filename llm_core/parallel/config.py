@@ -3,8 +3,8 @@ for nothing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from llm_core.config import ConfigError, check_bounds
 from llm_core.model.config import ModelConfig
@@ -15,8 +15,10 @@ from llm_core.parallel.degrees import (
     TensorOverlap,
     end_layers,
 )
+from llm_core.parallel.outer import OuterConfig
 
 Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "auto"]
+Compression = Literal["none", "int8", "fp8", "powersgd", "onebit"]
 SPLIT_BACKWARD: tuple[Schedule, ...] = ("zero_bubble", "zero_bubble_v", "dualpipe_v")
 
 
@@ -83,6 +85,17 @@ class ParallelConfig:
     """How exchanges of tensor ranks overlap with the products of blocks; needs sequence_parallel.
     none: not at all. ring: piece by piece, on any device. symmetric: piece by piece, where GPUs of
     one machine read each other's memory, as over NVLink."""
+    compress: Compression = "none"
+    """How ddp sums gradients after backward, where not exactly. int8, fp8: in numbers of 8 bits.
+    powersgd: matrices as products of two thin ones (Vogels et al., 2019). onebit: momentum in signs
+    (1-bit Adam, Tang et al., 2021; 1-bit LAMB, Li et al., 2021). Such a run is another one for
+    every number of processes."""
+    compress_warmup_steps: int = 0
+    """First steps, in which sums are exact."""
+    compress_rank: int = 4
+    """Columns of the two thin matrices of powersgd."""
+
+    outer: OuterConfig = field(default_factory=OuterConfig)
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
@@ -116,10 +129,45 @@ class ParallelConfig:
                 "tp_overlap (symmetric) reads the memory of other GPUs, device is cpu; set"
                 " tp_overlap=ring"
             )
+        if self.outer.kind != "none" and self.kind != "none":
+            raise ConfigError(
+                f"outer.kind ({self.outer.kind}) joins runs of one process each, kind is"
+                f" {self.kind}; set parallel=none, or outer.kind=none"
+            )
+        self._check_compression()
         if self.backend == "nccl" and self.device == "cpu":
             raise ConfigError(
                 "backend (nccl) moves GPU memory only, device is cpu; set backend=gloo or auto"
             )
+
+    def _check_compression(self) -> None:
+        check_bounds(self, compress_warmup_steps=(0, None), compress_rank=(1, None))
+        if self.compress == "none":
+            if self.compress_warmup_steps:
+                raise ConfigError(
+                    f"compress_warmup_steps ({self.compress_warmup_steps}) belongs to a compressed"
+                    " sum, compress is none; set it 0"
+                )
+            return
+        if self.kind != "ddp" or self.pp * self.cp * self.tp > 1:
+            axes = f"pp {self.pp}, cp {self.cp}, tp {self.tp}"
+            raise ConfigError(
+                f"compress ({self.compress}) sums the gradients of whole weights over processes,"
+                f" kind is {self.kind} with {axes}; set parallel=ddp with pp, cp and tp 1, or"
+                " compress=none"
+            )
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        """The settings that change what a run gives, and so belong in its key: none in layouts that
+        give the answer of one process."""
+        if outer := self.outer.decides:
+            return {"outer": outer}
+        if self.compress == "none":
+            return {}
+        names = ["compress", "compress_warmup_steps", "num_processes"]
+        names += ["compress_rank"] if self.compress == "powersgd" else []
+        return {name: getattr(self, name) for name in names}
 
     @property
     def shards_weights(self) -> bool:
@@ -141,6 +189,11 @@ class ParallelConfig:
     def dp(self) -> int:
         """Data-parallel degree: processes that read different sequences."""
         return self.num_processes // (self.pp * self.cp * self.tp)
+
+    @property
+    def readers(self) -> int:
+        """Processes that read different sequences, those of all members counted."""
+        return self.dp * (self.outer.members if self.outer.kind != "none" else 1)
 
     @property
     def product(self) -> str:

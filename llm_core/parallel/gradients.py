@@ -19,7 +19,10 @@ from llm_core.parallel.tensor import cut_dim
 
 
 def finish_gradients(layout: Layout) -> None:
-    """Sum gradients of whole weights, which tensor ranks have of their own tokens or heads only."""
+    """Sum gradients of whole weights, which tensor ranks have of their own tokens or heads only,
+    and those that are summed in fewer bytes."""
+    if layout.reduction is not None:
+        layout.reduction.reduce(layout.model)
     tensor = layout.tensor
     if tensor is None:
         return
@@ -56,6 +59,11 @@ def gradient_norm(layout: Layout) -> Tensor:
     if layout.tensor is not None:
         dist.all_reduce(by_tensor[1], group=layout.tensor.group)
     total = by_tensor.sum()
+    if layout.reduction is not None and layout.reduction.leaves_gradients:
+        # Of the gradients of all, each times their number, the root mean square: no less than the
+        # norm of their mean, and the same on all.
+        layout.reduction.wire.sum([total])
+        total *= layout.reduction.wire.size
     if pipeline is not None:
         dist.all_reduce(total, group=pipeline.group)
     # That of trained weights: gradients may have 16 bits, and so may what is frozen.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from llm_core.model.transformer import Transformer
+from llm_core.parallel.compression.reduction import Reduction
 from llm_core.parallel.config import Kind
 from llm_core.parallel.pipelining.pipeline import Pipeline
 from llm_core.parallel.sequence.context import Context
@@ -29,6 +30,11 @@ class Layout:
     """Processes by weights: axes pp, dp_replicate, dp_shard, tp; None: one process."""
     kind: Kind = "none"
     """What data-parallel processes share (`ParallelConfig.kind`)."""
+    reduction: Reduction | None = None
+    """How gradients are summed in fewer bytes; None: they are summed as they are."""
+    counts: dict[str, Tensor] = field(default_factory=dict)
+    """What checkpoints hold besides weights and the optimizer's state, the same on all processes,
+    by name."""
 
     @property
     def device(self) -> torch.device:

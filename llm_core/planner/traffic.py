@@ -2,6 +2,7 @@
 
 | axis | sent by each process | hidden behind |
 |---|---|---|
+| ddp, compressed | of a gradient or momentum what `parallel.compress` leaves, after its warm-up | nothing |
 | ddp | gradients, all-reduced, once a step | the backward pass of the last micro batch, but for the last bucket, which has the embedding; in a pipeline nothing |
 | zero1 | once a step: weights in `train.dtype` gathered, gradients reduce-scattered | the block before or after, but for the first and the last; in a pipeline the reduction behind nothing |
 | zero2 | as zero1, but gradients per micro batch; in a pipeline as zero1 | as zero1 |
@@ -22,6 +23,7 @@ import math
 from dataclasses import dataclass
 
 from llm_core.model.config import ModelConfig
+from llm_core.parallel.compression.sizes import sent_bytes
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import Schedule, key_copies
 from llm_core.planner.activations import PRODUCT_BYTES, STREAM_BYTES, tokens_on_a_rank
@@ -191,6 +193,11 @@ def _of_weights(
     part = (size - 1) / size
     half = 2 if train.dtype != "fp32" else 4
     gradient = train.gradient_bits // 8
+    if parallel.compress != "none":
+        shapes = [each.shape for each in weights if not each.is_frozen for _ in range(each.count)]
+        sent = 2 * part * sent_bytes(shapes, parallel)
+        elapsed_s = link.time_s("all_reduce", sent, 2)
+        return [Traffic(parallel.compress, sent, elapsed_s, elapsed_s, link.across_nodes)]
     if not parallel.shards_weights:
         sent = 2 * part * 4 * trained
         elapsed_s = link.time_s("all_reduce", sent, math.ceil(trained / DDP_BUCKET))

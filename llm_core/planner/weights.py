@@ -18,6 +18,7 @@ from llm_core.model.adapter import AdaptedModelConfig, is_factor
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.optim.groups import is_trained
+from llm_core.parallel.compression.sizes import carried_bytes
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.cuts import cut_dim, part_of
 
@@ -193,6 +194,9 @@ def state_bytes(
     num_trained = sum(each.numel for each in kept if not each.is_frozen)
     optimizer = sum(e.count * _optimizer_bytes(e, optim) for e in mine if not e.is_frozen)
     optimizer += averaged * MASTER_BYTES * sum(e.numel for e in mine if not e.is_frozen)
+    if parallel.compress != "none":
+        shapes = [each.shape for each in mine if not each.is_frozen for _ in range(each.count)]
+        optimizer += carried_bytes(shapes, parallel)
     return StateBytes(weights, gradient_bits // 8 * num_trained, optimizer)
 
 
@@ -203,6 +207,8 @@ def _optimizer_bytes(mine: Held, optim: OptimConfig) -> int:
         # A mean square per row and per column of a matrix (Shazeer and Stern, 2018, section 3).
         return MASTER_BYTES * (sum(shape) if is_matrix else math.prod(shape))
     is_hidden = mine.in_blocks and is_matrix
+    if optim.kind == "sgd":
+        return 0
     moments = 1 if optim.kind == "lion" or (optim.kind == "muon" and is_hidden) else 2
     return (2 if optim.state_dtype == "bf16" else MASTER_BYTES) * moments * math.prod(shape)
 

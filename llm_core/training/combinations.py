@@ -3,11 +3,13 @@ against model, layout and each other. Standard library only."""
 
 from __future__ import annotations
 
+import math
+
 from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
-from llm_core.optim.config import OptimizerKind
+from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.config import TrainConfig
 
@@ -34,6 +36,12 @@ def check_settings(
             f" pp_schedule={parallel.pp_schedule} takes them apart; use the schedule 1f1b or"
             " interleaved, or train.kernels=torch"
         )
+    if optimizer == "lamb" and (parallel.shards_weights or parallel.tp > 1):
+        raise ConfigError(
+            "optim.kind (lamb) takes norms of whole weights, parallel.kind is"
+            f" {parallel.kind} with tp {parallel.tp}; set parallel=ddp with parallel.tp=1, or"
+            " optim=adamw"
+        )
     check_gradients(train, parallel, memory)
     check_attention(train, parallel)
     if train.kernels in ONE_PASS_KERNELS and model.ffn != "swiglu":
@@ -46,6 +54,53 @@ def check_settings(
     check_float8(model, train, parallel, memory)
     if isinstance(model, AdaptedModelConfig):
         check_adapter(model, train, parallel, memory, optimizer)
+
+
+def check_compression(optim: OptimConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
+    """Whether gradients can be summed in fewer bytes, or runs meet, where that is asked for. Raises
+    ConfigError."""
+    outer = parallel.outer
+    if outer.kind != "none":
+        if train.num_steps % outer.steps:
+            raise ConfigError(
+                f"train.num_steps ({train.num_steps}) must be a multiple of parallel.outer.steps"
+                f" ({outer.steps}), so that all members end with the same weights; try"
+                f" train.num_steps={-(-train.num_steps // outer.steps) * outer.steps}"
+            )
+        if train.ema or optim.guard.rollback_skips:
+            raise ConfigError(
+                f"parallel.outer.kind ({outer.kind}) has members that keep averages and go back"
+                f" alone, train.ema is {train.ema} and optim.guard.rollback_skips"
+                f" {optim.guard.rollback_skips}; set both 0"
+            )
+    if parallel.compress == "none":
+        return
+    if train.dtype == "fp16":
+        raise ConfigError(
+            f"parallel.compress ({parallel.compress}) carries losses from step to step, and"
+            " train.dtype=fp16 scales each step in another way; set train.dtype=bf16"
+        )
+    if parallel.compress != "onebit":
+        return
+    if optim.kind not in ("adamw", "lamb") or optim.state_dtype != "fp32":
+        raise ConfigError(
+            "parallel.compress (onebit) is 1-bit Adam or 1-bit LAMB with state in float32,"
+            f" optim.kind is {optim.kind} with state_dtype {optim.state_dtype}; set optim=adamw or"
+            " optim=lamb and optim.state_dtype=fp32, or parallel.compress=int8"
+        )
+    if optim.state_in != "device":
+        raise ConfigError(
+            "parallel.compress (onebit) exchanges momentum, which optim.state_in"
+            f" ({optim.state_in}) keeps elsewhere; set optim.state_in=device"
+        )
+    # By then the zeros that it began with weigh exp(-3).
+    least = math.ceil(3 / (1 - optim.beta2) - 1e-9)
+    if parallel.compress_warmup_steps < least:
+        raise ConfigError(
+            f"parallel.compress_warmup_steps ({parallel.compress_warmup_steps}) must be at least"
+            f" {least}, 3 / (1 - optim.beta2), since onebit then freezes the second moment; set it"
+            " to a tenth of the steps or more"
+        )
 
 
 def check_gradients(train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
@@ -151,7 +206,7 @@ def check_memory(
             f" pipeline, {layout}; set parallel=fsdp, with parallel.num_processes=1 on one GPU, or"
             " use optim.state_in=host"
         )
-    if memory.weights_in == "host" and optimizer in ("adafactor", "muon"):
+    if memory.weights_in == "host" and optimizer not in ("adamw", "lion"):
         raise ConfigError(
             f"memory.weights_in (host) serves adamw and lion: optim.kind={optimizer} exchanges"
             " parts of weights among processes, which meet through GPUs; use optim=adamw or lion"

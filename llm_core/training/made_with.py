@@ -3,7 +3,7 @@ loaded.
 
 That is every setting of model, optim and train that is not marked NOT_IN_KEY, and the contents of
 the shards. Layout, number of processes, memory, micro batches, kernels and paths are not in it: a
-run may resume under others.
+run may resume under others. Only where sums are compressed are the way and the number of processes.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def made_with(config: RunConfig, *splits: TokenShards) -> MadeWith:
     settings: dict[str, Any] = {}
     for group in ("model", "optim", "train"):
         settings |= _dotted(group, key_config(getattr(config, group)))
+    settings |= _dotted("parallel", config.parallel.decides) if config.parallel.decides else {}
     if config.adapter.kind != "none":
         settings |= _dotted("adapter", key_config(config.adapter))
         if (base := config.train.init_from) is not None:

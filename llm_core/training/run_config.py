@@ -21,7 +21,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, check_context, check_tensor, divisors
-from llm_core.training.combinations import check_settings
+from llm_core.training.combinations import check_compression, check_settings
 from llm_core.training.config import TrainConfig
 from llm_core.training.fit import PredictedMemory
 
@@ -46,6 +46,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         model = self.trained_model
         check_run(model, self.train, self.parallel, self.memory, self.optim.kind)
+        check_compression(self.optim, self.train, self.parallel)
         if self.parallel.kind == "auto":
             raise ConfigError(
                 "parallel.kind (auto) must be resolved before a trainer starts; name a layout"
@@ -159,17 +160,18 @@ def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelCon
     """Raises ConfigError where layers, heads, tokens or micro batches do not divide."""
     check_shares(parallel)
     plan = parallel.plan(model)
-    piece = train.micro_batch_sequences * parallel.dp
+    piece = train.micro_batch_sequences * parallel.readers
     for size in reversed(train.batch_sizes.all):
         name = "global_batch_sequences" if size == train.global_batch_sequences else "batch_ramp"
         if size % piece:
             suggestion = max(1, size // piece) * piece
             is_plain = parallel.pp * parallel.cp * parallel.tp == 1
             of = "num_processes" if is_plain else "data-parallel degree"
+            of = "outer.members" if parallel.outer.kind != "none" else of
             raise ConfigError(
                 f"train.{name} ({size}) must be a multiple of micro_batch_sequences x {of}"
-                f" ({train.micro_batch_sequences} x {parallel.dp});"
-                f" {_smaller_micro_batch(train, parallel.dp, plan)}try"
+                f" ({train.micro_batch_sequences} x {parallel.readers});"
+                f" {_smaller_micro_batch(train, parallel.readers, plan)}try"
                 f" {suggestion if name == 'batch_ramp' else f'{name}={suggestion}'}"
             )
         if plan is not None:

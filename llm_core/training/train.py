@@ -55,6 +55,7 @@ from llm_core.training.metric_log import (
     TIMING_FILE,
     MetricLog,
 )
+from llm_core.training.outer.diloco import Outer, make_outer
 from llm_core.training.rollback import Rollback
 from llm_core.training.run_config import RunConfig, read_run_config
 from llm_core.training.status import STATUS_FILE, Heartbeat
@@ -172,7 +173,9 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 padded_bytes_per_token(config),
                 train.data,
             )
-            layout, optimizer, start = resume(config, workdir, ranks, saved, metrics)
+            layout, optimizer, start, outer = resume(config, workdir, ranks, saved, metrics)
+            if outer is not None:
+                start = logs.enter_context(outer.attended(start))
             if ranks.is_first:
                 timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
 
@@ -205,6 +208,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 recorder=recorder,
                 sources=loader.sources.names if loader.sources else (),
                 on_step=status.note_step if ranks.is_first else None,
+                outer=outer,
                 keep_model=lambda step: publish(f"{MODELS_FOLDER}/step-{step:08d}"),
             )
             if ranks.is_first:
@@ -245,7 +249,7 @@ def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | Non
 
 
 def build_loader(config: RunConfig, shards: TokenShards, ranks: Ranks) -> Loader:
-    train, place = config.train, (ranks.data_rank, ranks.data_world)
+    train, place = config.train, config.parallel.outer.place or (ranks.data_rank, ranks.data_world)
     return Loader(shards, train.seq_len, train.batch_sizes, train.seed, *place, train.data)
 
 
@@ -267,8 +271,8 @@ def resume(
     ranks: Ranks,
     checkpoints: Checkpoints,
     metrics: MetricLog | None,
-) -> tuple[Layout, Optimizer, int]:
-    """Model and optimizer filled from the newest checkpoint, and the step they stand at."""
+) -> tuple[Layout, Optimizer, int, Outer | None]:
+    """Model and optimizer as the newest checkpoint has them, its step, and who meets others."""
     train = config.train
     layout = build_layout(
         config.trained_model,
@@ -280,6 +284,7 @@ def resume(
         trains=partial(trains, config),
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
+    outer = make_outer(config.parallel.outer, layout)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
     if has_frozen:  # which are in no checkpoint
         fill(layout, config)
@@ -296,7 +301,7 @@ def resume(
         if 0 < start < train.num_steps:
             what = f"resumes from the checkpoint of step {start}, on {ranks.world} processes"
             metrics.tell("resumed", start, what)
-    return layout, optimizer, start
+    return layout, optimizer, start, outer
 
 
 def fill(layout: Layout, config: RunConfig) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.data.batch import Batch
+from llm_core.model.loss import count_targets
 from llm_core.model.precision import autocast
 from llm_core.optim.guard import StepReport, TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
@@ -23,6 +24,7 @@ from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote
 from llm_core.profiling.recorder import Recorder
 from llm_core.training.metric_log import MetricLog
+from llm_core.training.outer.diloco import Outer
 from llm_core.training.rollback import Rollback, event_rows, learnt_sequences, passed_batches
 from llm_core.training.run_config import RunConfig
 from llm_core.training.schedule import learning_rate
@@ -47,7 +49,7 @@ class Trainer:
     None: there is none. sources: names of the sources that batches tell of, for losses by source.
     should_stop: asked after each step; one rank's yes stops all, several ranks after the step that
     follows. on_step: told each step that ended on the host. keep_model: writes the model of a step,
-    with all ranks.
+    with all ranks. outer: meets other runs; None: there are none.
     """
 
     layout: Layout
@@ -66,6 +68,7 @@ class Trainer:
     sources: tuple[str, ...] = ()
     on_step: Callable[[int], None] | None = None
     keep_model: Callable[[int], None] | None = None
+    outer: Outer | None = None
     _stops: Vote = field(init=False)
     _rollbacks: list[tuple[int, int]] = field(default_factory=list)
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
@@ -91,6 +94,8 @@ class Trainer:
             lr = learning_rate(step, train.num_steps, self.config.optim, train.batch_sizes)
             index = step - 1 + passed_batches(self._rollbacks)
             self._unlogged.append((step, lr, self.train_step(index, lr)))
+            if self.outer:
+                step = self.outer.after(step)
             if self.on_step:
                 self.on_step(step)
             self.checkpoints.poll()
@@ -131,6 +136,8 @@ class Trainer:
         """One update from global batch `index`, with the report of `step.train_step`."""
         batch = self.clock.wait_for(lambda: self.batches(index))
         self.clock.see(batch, self.layout.bare.pattern)
+        if self.outer:
+            self.outer.note(count_targets(batch.targets_BT))
         return train_step(
             self.layout, self.optimizer, batch, lr, self.config, self.ranks, len(self.sources)
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError, in_key_by
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.adapter import AdapterConfig, adapted
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.planner.hardware import HardwareConfig
+from llm_core.training.combinations import check_compression
 from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import check_run
 from tasks.clusters.config import ClusterConfig, check_nodes
@@ -26,7 +27,7 @@ class TrainStageConfig:
     model: ModelConfig
     optim: OptimConfig
     train: TrainConfig
-    parallel: ParallelConfig = field(default_factory=ParallelConfig, metadata=NOT_IN_KEY)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig, metadata=in_key_by("decides"))
     memory: MemoryConfig = field(default_factory=MemoryConfig, metadata=NOT_IN_KEY)
     cluster: ClusterConfig = field(default_factory=ClusterConfig, metadata=NOT_IN_KEY)
     hardware: HardwareConfig = field(default_factory=HardwareConfig, metadata=NOT_IN_KEY)
@@ -35,6 +36,7 @@ class TrainStageConfig:
     def __post_init__(self) -> None:
         model = adapted(self.model, self.adapter)
         check_run(model, self.train, self.parallel, self.memory, self.optim.kind)
+        check_compression(self.optim, self.train, self.parallel)
         check_nodes(self.cluster, self.parallel.num_processes)
 
     def input_files(self) -> dict[str, Path]:

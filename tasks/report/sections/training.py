@@ -40,6 +40,11 @@ OPTIMIZERS = {
         " are learnt as fast as common ones (Jordan et al., 2024); embeddings, head and norms use"
         " AdamW",
     ),
+    "sgd": ("SGD", "every weight moves against its gradient"),
+    "lamb": (
+        "LAMB",
+        "as Adam, and the step of each weight is scaled to the weight's size (You et al., 2020)",
+    ),
 }
 """Name and meaning of each `optim.kind`."""
 SCHEDULES = {

@@ -121,7 +121,9 @@ FAMILIES = [
 
 FROZEN = [Problem(frozen=r"^embedding|\.attention\.qkv\.|norm", tied=False)]
 OPTIMIZERS = [
-    Problem(optim=kind, tied=kind == "muon", ema=0.5) for kind in get_args(OptimizerKind)[1:]
+    Problem(optim=kind, tied=kind == "muon", ema=0.5)
+    for kind in get_args(OptimizerKind)[1:]
+    if kind != "lamb"
 ]
 OFFLOADED = [Problem(state_in="disk"), Problem(state_in="disk", optim="lion", tied=False, ema=0.5)]
 

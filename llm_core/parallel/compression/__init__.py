@@ -1,0 +1,1 @@
+"""Sums of gradients over processes in fewer bytes. Begin with `reduction`."""

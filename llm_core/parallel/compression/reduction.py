@@ -1,0 +1,170 @@
+"""Sums the gradients of replicated weights over processes after backward, in fewer bytes than DDP.
+
+| `parallel.compress` | bytes of a step, beside 2 (n - 1) / n x 4 a weight | what is lost |
+|---|---|---|
+| int8, fp8 | about 1/4 | rounding, here and of the sum; not made up for |
+| powersgd | (rows + columns) x rank / (rows x columns) of a matrix | added to the next gradient |
+| onebit | 1/31 after a warm-up | added to the next momentum (`llm_core.optim.onebit`) |
+
+All begin with `warmup_steps` steps of plain sums. Sums are made in the order of processes and all
+processes get the same bits. What a method carries from step to step is settled by the optimizer, so
+that a skipped step leaves it as it was (`llm_core.optim.feedback`).
+
+PowerSGD (Vogels et al. 2019, algorithm 1): a matrix M, the gradient and what was lost of earlier
+ones, is sent as P = M Q, made orthonormal, and Q = Mᵀ P. Vectors, and matrices that this would not
+make half as small, are summed as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from llm_core.parallel.buckets import SUM_BUCKET, split_buckets
+from llm_core.parallel.compression.codecs import FP8, INT8, Codec
+from llm_core.parallel.compression.sizes import padded_length, shrinks
+from llm_core.parallel.compression.wire import Wire, coded_sum
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """What a method carries from one step to the next, of one weight."""
+
+    name: str
+    """Of the weight in the model."""
+    kind: str
+    old: Tensor
+    is_own: bool
+    """Whether each process has another; else all have the same."""
+
+
+class Reduction:
+    """Plain sums. `steps` is how many there have been, a tensor in main memory for checkpoints."""
+
+    def __init__(self, wire: Wire, warmup_steps: int = 0) -> None:
+        self.wire, self.warmup_steps = wire, warmup_steps
+        self.steps = torch.zeros((), dtype=torch.int64)
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Of the step whose gradients were reduced last."""
+        return int(self.steps) <= self.warmup_steps
+
+    @property
+    def leaves_gradients(self) -> bool:
+        """Whether gradients are still those of this process's tokens alone."""
+        return False
+
+    def carried(self) -> Iterator[Carried]:
+        yield from ()
+
+    def pending(self) -> Mapping[tuple[str, str], Tensor]:
+        """{(weight, kind): what is carried on if the step is not skipped}; forgotten here."""
+        return {}
+
+    @torch.no_grad()
+    def reduce(self, model: nn.Module) -> None:
+        """Put sums over processes in place of the gradients of the trained weights. Every process
+        must call it, once a step."""
+        self.steps += 1
+        grads = {name: w.grad for name, w in model.named_parameters() if w.grad is not None}
+        if self.is_warming_up:
+            self._sum(grads)
+        else:
+            self._reduce(grads)
+
+    def _reduce(self, grads: Mapping[str, Tensor]) -> None:
+        self._sum(grads)
+
+    def _sum(self, grads: Mapping[str, Tensor]) -> None:
+        for bucket in split_buckets(list(grads.values()), SUM_BUCKET):
+            self.wire.sum(bucket)
+
+
+class Rounded(Reduction):
+    """Sums of numbers of 8 bits."""
+
+    def __init__(self, wire: Wire, warmup_steps: int, codec: Codec) -> None:
+        super().__init__(wire, warmup_steps)
+        self._codec = codec
+
+    def _reduce(self, grads: Mapping[str, Tensor]) -> None:
+        for bucket in split_buckets(list(grads.values()), SUM_BUCKET):
+            numel = sum(grad.numel() for grad in bucket)
+            flat = bucket[0].new_zeros(padded_length(numel, self.wire.size))
+            torch.cat([grad.flatten() for grad in bucket], out=flat[:numel])
+            summed, _, _ = coded_sum(flat, self._codec, self.wire)
+            pieces = summed[:numel].split([grad.numel() for grad in bucket])
+            for grad, piece in zip(bucket, pieces, strict=True):
+                grad.copy_(piece.view_as(grad))
+
+
+class LeftToOptimizer(Reduction):
+    """Sums in the warm-up, and then none: the optimizer exchanges momentum."""
+
+    @property
+    def leaves_gradients(self) -> bool:
+        return not self.is_warming_up
+
+    def _reduce(self, grads: Mapping[str, Tensor]) -> None:
+        pass
+
+
+class PowerSgd(Reduction):
+    def __init__(self, wire: Wire, warmup_steps: int, model: nn.Module, rank: int) -> None:
+        super().__init__(wire, warmup_steps)
+        self._errors: dict[str, Tensor] = {}
+        self._bases: dict[str, Tensor] = {}
+        self._pending: dict[tuple[str, str], Tensor] = {}
+        # Equal numbers on all processes, whatever the seed of the run.
+        generator = torch.Generator().manual_seed(1)
+        for name, weight in model.named_parameters():
+            if not weight.requires_grad or not shrinks(weight.shape, rank):
+                continue
+            self._errors[name] = torch.zeros_like(weight, requires_grad=False)
+            drawn = torch.randn(weight.shape[1], rank, generator=generator)
+            self._bases[name] = drawn.to(weight.device, weight.dtype)
+
+    def carried(self) -> Iterator[Carried]:
+        for name, error in self._errors.items():
+            yield Carried(name, "compression_error", error, is_own=True)
+            yield Carried(name, "compression_basis", self._bases[name], is_own=False)
+
+    def pending(self) -> Mapping[tuple[str, str], Tensor]:
+        found, self._pending = self._pending, {}
+        return found
+
+    def _reduce(self, grads: Mapping[str, Tensor]) -> None:
+        names = [name for name in self._errors if name in grads]
+        matrices = {name: grads[name] + self._errors[name] for name in names}
+        left = {name: matrices[name] @ self._bases[name] for name in names}
+        rest = [grad for name, grad in grads.items() if name not in self._errors]
+        self.wire.sum([*left.values(), *rest])
+        left = {name: orthonormal(p) for name, p in left.items()}
+        right = {name: matrices[name].T @ left[name] for name in names}
+        self.wire.sum(list(right.values()))
+        for name in names:
+            torch.mm(left[name], right[name].T, out=grads[name])
+            lost = matrices[name].sub_(grads[name], alpha=1 / self.wire.size)
+            self._pending[name, "compression_error"] = lost
+            self._pending[name, "compression_basis"] = right[name]
+
+
+def orthonormal(columns: Tensor) -> Tensor:
+    """An orthonormal basis of the columns, in float32 or more."""
+    wide = columns.to(torch.promote_types(columns.dtype, torch.float32))
+    return torch.linalg.qr(wide).Q.to(columns.dtype)
+
+
+def make_reduction(
+    kind: str, wire: Wire, model: nn.Module, warmup_steps: int, rank: int
+) -> Reduction:
+    """That of `parallel.compress`, which is not none."""
+    if kind == "powersgd":
+        return PowerSgd(wire, warmup_steps, model, rank)
+    if kind == "onebit":
+        return LeftToOptimizer(wire, warmup_steps)
+    return Rounded(wire, warmup_steps, INT8 if kind == "int8" else FP8)

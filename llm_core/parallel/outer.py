@@ -1,0 +1,63 @@
+"""Configures how runs of their own meet. Standard library only, so flows import it for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from llm_core.config import ConfigError, check_bounds
+
+
+@dataclass(frozen=True)
+class OuterConfig:
+    """Members, each a run of one process in a work directory of its own, that meet in a folder."""
+
+    kind: Literal["none", "diloco"] = "none"
+    """diloco: after `steps` steps alone the mean of what members have changed is the gradient of an
+    outer step (Douillard et al., 2023)."""
+    steps: int = 100
+    """Steps of a round, which a member takes alone. train.num_steps must be a multiple."""
+    members: int = 2
+    """Places for members; each reads its share of every global batch."""
+    member: int = 0
+    """The place of this run, from 0."""
+    folder: Path | None = None
+    """Where members meet: a folder on a file system that all share, and of this training alone."""
+    lr: float = 0.7
+    """Of the outer step. 1 with momentum 0: weights become the mean of those of the members."""
+    momentum: float = 0.9
+    """Of the outer step, in Nesterov's form."""
+    lease_s: float = 30.0
+    """A member that has not been heard of for so long is left out of the round. In the first round
+    others wait so long for members that have not come yet."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, steps=(1, None), members=(1, None), lease_s=(0.1, None))
+        if not 0 <= self.member < self.members:
+            raise ConfigError(
+                f"member ({self.member}) must be from 0 to {self.members - 1}, since members is"
+                f" {self.members}; give each run another"
+            )
+        if not self.lr > 0 or not 0 <= self.momentum < 1:
+            raise ConfigError(
+                f"lr ({self.lr}) must be positive and momentum ({self.momentum}) from 0 to below 1;"
+                " 0.7 and 0.9 are usual"
+            )
+        if self.kind != "none" and self.folder is None:
+            raise ConfigError(
+                "folder (null) must be where members meet; set it to a folder that all share"
+            )
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """(which share of a global batch this run reads, of how many); None: it is no member."""
+        return None if self.kind == "none" else (self.member, self.members)
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        """The settings that change what a run gives."""
+        if self.kind == "none":
+            return {}
+        names = ("kind", "steps", "members", "lr", "momentum")
+        return {name: getattr(self, name) for name in names}

@@ -1,0 +1,179 @@
+"""DiLoCo (Douillard et al. 2023): members train alone for a round of steps, then the mean of what
+they have changed is the gradient of one outer Nesterov step from where the round began.
+
+    change of a member  = weights at the start of the round - its weights at the end
+    mean                = sum of changes x targets / targets, over the members that are there
+    momentum            = mu x momentum + mean
+    weights             = weights at the start - lr x (mean + mu x momentum)
+
+With one inner step of plain SGD, lr 1 and mu 0 that is the step of DDP. With AdamW inside it is
+not: each member's step has the length of the rate, whatever its gradient.
+
+A member that dies is left out of its round and comes back by being started again: in the same round
+from its checkpoint, later with the weights of the newest round and its own moments. One that comes
+late begins so with moments of zero. Who adds up sends two copies of the weights and takes one for
+each other member, the others send one and take one; in files of `members`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from llm_core.checkpoint.index import CheckpointError
+from llm_core.parallel.layout import Layout
+from llm_core.parallel.outer import OuterConfig
+from llm_core.tensor_files import facts_of, write_tensors
+from llm_core.training.outer.members import Decision, Meeting
+
+PAUSE_S = 0.05
+TARGETS = "targets"
+MOMENTUM = "momentum."
+
+
+class Outer:
+    """The outer step of one member. moved_bytes: what it wrote and read of others."""
+
+    def __init__(self, config: OuterConfig, layout: Layout) -> None:
+        assert config.folder is not None
+        self._config = config
+        self._meeting = Meeting(config.folder, config.member, config.members, config.lease_s)
+        self._weights = {
+            name: weight.detach()
+            for name, weight in layout.bare.named_parameters()
+            if weight.requires_grad
+        }
+        self._targets = torch.zeros((), dtype=torch.float64, device=layout.device)
+        # Of the round so far, for a run that resumes within it.
+        layout.counts["outer.targets"] = self._targets
+        self._began = time.monotonic()
+        self.moved_bytes = 0
+
+    @contextmanager
+    def attended(self, start: int) -> Iterator[int]:
+        """Within, this member takes part; gives what `join` does. Raises ConfigError where it takes
+        part already."""
+        with self._meeting.attended():
+            yield self.join(start)
+
+    def join(self, start: int) -> int:
+        """The step to continue at, with the weights of that, after a checkpoint of step `start` (0:
+        none, and weights are initial ones).
+
+        Raises CheckpointError where the folder does not know the round of the checkpoint.
+        """
+        meeting, steps = self._meeting, self._config.steps
+        own, newest = start // steps, meeting.newest()
+        if newest is None and own == 0:
+            meeting.put(meeting.state(0), self._write_first)
+            newest = 0
+        if newest is None or newest < own:
+            raise CheckpointError(
+                f"the checkpoint of step {start} is of round {own}, and {meeting.folder} knows"
+                f" {'no round' if newest is None else f'rounds up to {newest}'}; restore that"
+                " folder, or give all members new work directories and a new folder"
+            )
+        if newest > own or start % steps == 0:
+            self._targets.zero_()
+            self._read(newest)
+            return newest * steps
+        return start
+
+    def note(self, num_targets: Tensor) -> None:
+        """Count the targets that a step of this member has learnt from."""
+        self._targets += num_targets
+
+    def after(self, step: int) -> int:
+        """End the round that ends with this step; the step to continue at, which is a later one
+        where the others have gone on without this member."""
+        steps = self._config.steps
+        return step if step % steps else self._end_round(step // steps - 1)
+
+    def _end_round(self, number: int) -> int:
+        meeting = self._meeting
+        if (meeting.newest() or 0) <= number:
+            file = meeting.change(number, self._config.member)
+            # One of before this member died is of the same steps.
+            meeting.put(file, self._write_change(number), replace=True)
+        while (newest := meeting.newest() or 0) <= number:
+            waits = number == 0 and time.monotonic() - self._began < self._config.lease_s
+            decision = meeting.decide(number, waits)
+            if decision is not None and (
+                decision.adds_up == self._config.member or not meeting.is_alive(decision.adds_up)
+            ):
+                self._add_up(number, decision)
+            else:
+                time.sleep(PAUSE_S)
+        self._targets.zero_()
+        self._read(newest)
+        return newest * self._config.steps
+
+    def _add_up(self, number: int, decision: Decision) -> None:
+        """Take the outer step, and put it where all see it."""
+        config, meeting = self._config, self._meeting
+        try:
+            changes = [Tensors(meeting.change(number, m)) for m in decision.members]
+            before = Tensors(meeting.state(number))
+        except FileNotFoundError:
+            if (meeting.newest() or 0) > number:
+                return  # others were faster, and have tidied up
+            raise
+        targets = [float(change[TARGETS]) for change in changes]
+        after: dict[str, Tensor] = {}
+        for name in self._weights:
+            mean = sum(
+                change[name] * (count / sum(targets))
+                for change, count in zip(changes, targets, strict=True)
+            )
+            momentum = config.momentum * before[MOMENTUM + name] + mean
+            after[MOMENTUM + name] = momentum
+            after[name] = before[name] - config.lr * (mean + config.momentum * momentum)
+        self.moved_bytes += (len(changes) - 1) * sum(w.nbytes for w in self._weights.values())
+        meeting.put(meeting.state(number + 1), lambda path: self._write(path, after))
+        meeting.prune(number)
+
+    def _write_first(self, path: Path) -> None:
+        zeros = {MOMENTUM + name: torch.zeros_like(w) for name, w in self._weights.items()}
+        self._write(path, self._weights | zeros)
+
+    def _write_change(self, number: int) -> Callable[[Path], None]:
+        def write(path: Path) -> None:
+            before = Tensors(self._meeting.state(number))
+            changes = {name: before[name] - w.cpu() for name, w in self._weights.items()}
+            self._write(path, changes | {TARGETS: self._targets.cpu().clamp(min=1)})
+
+        return write
+
+    def _write(self, path: Path, tensors: dict[str, Tensor]) -> None:
+        facts = {name: facts_of(tensor) for name, tensor in tensors.items()}
+        write_tensors(path, facts, tensors.__getitem__)
+        self.moved_bytes += path.stat().st_size
+
+    @torch.no_grad()
+    def _read(self, number: int) -> None:
+        found = Tensors(self._meeting.state(number))
+        for name, weight in self._weights.items():
+            weight.copy_(found[name])
+            self.moved_bytes += weight.nbytes
+
+
+def make_outer(config: OuterConfig, layout: Layout) -> Outer | None:
+    """None for a run that meets no other."""
+    return None if config.kind == "none" else Outer(config, layout)
+
+
+class Tensors:
+    """The tensors of a file by name. Raises FileNotFoundError, and OSError for other bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = safe_open(path, "pt")
+
+    def __getitem__(self, name: str) -> Tensor:
+        found: Tensor = self._file.get_tensor(name)
+        return found

@@ -1,0 +1,143 @@
+"""Who takes part in a round: leases and decisions as files of a shared folder, without a master.
+
+| file | what |
+|---|---|
+| `member-M` | lease of a member: locked by its process, touched while it lives |
+| `round-R/state` | weights and outer momentum that round R begins with |
+| `round-R/change-M` | what member M has changed in round R |
+| `round-R/members.json` | whose changes count, and who adds them up |
+
+A file is written under another name and then linked to its own, which fails if that is taken: of
+several that decide, one does, and all others follow. What members decide from is in the folder, so
+each can do what one that died was to do. Ages are differences between times of files in the folder,
+so clocks of machines do not matter.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from llm_core.beats import Beats
+from llm_core.config import ConfigError
+from llm_core.json_files import dump_json, read_json
+from llm_core.locks import open_lock
+
+ROUND = re.compile(r"round-(\d{8})")
+BEATS = 4
+"""Signs of life within a lease."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    members: tuple[int, ...]
+    """In ascending order, in which changes are added."""
+    adds_up: int
+
+
+class Meeting:
+    """The folder as one member sees it."""
+
+    def __init__(self, folder: Path, member: int, members: int, lease_s: float) -> None:
+        self.folder, self.member = folder, member
+        self._members, self._lease_s = members, lease_s
+
+    @contextmanager
+    def attended(self) -> Iterator[None]:
+        """Within, others wait for this member. Raises ConfigError where it is there already."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open_lock(self._lease(self.member)) as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(
+                    f"parallel.outer.member ({self.member}) is taken by a run that meets in"
+                    f" {self.folder}; give each run another number"
+                ) from error
+            self._touch()
+            every_s = self._lease_s / BEATS
+            with Beats("lease", self._touch, every_s, "the lease of this member"):
+                yield
+            # One that leaves is not waited for; one that dies is, for the length of a lease.
+            self._lease(self.member).unlink(missing_ok=True)
+
+    def is_alive(self, member: int) -> bool:
+        """Whether a member has been heard of within a lease; itself always is."""
+        if member == self.member:
+            return True
+        self._touch()
+        now = self._lease(self.member).stat().st_mtime
+        try:
+            return now - self._lease(member).stat().st_mtime <= self._lease_s
+        except FileNotFoundError:
+            return False
+
+    def newest(self) -> int | None:
+        """The last round that has a state."""
+        return max((r for r in self._rounds() if self.state(r).exists()), default=None)
+
+    def state(self, number: int) -> Path:
+        return self._round(number) / "state"
+
+    def change(self, number: int, member: int) -> Path:
+        return self._round(number) / f"change-{member}"
+
+    def decide(self, number: int, waits_for_all: bool) -> Decision | None:
+        """Whose changes count in a round; None: members that live are still at work.
+
+        waits_for_all: also for those that have not come yet.
+        """
+        file = self._round(number) / "members.json"
+        if not file.exists():
+            come = [m for m in range(self._members) if self.change(number, m).exists()]
+            missing = [m for m in range(self._members) if m not in come]
+            if missing and (waits_for_all or any(map(self.is_alive, missing))):
+                return None
+            text = dump_json(file.name, {"members": come, "adds_up": self.member})
+            self.put(file, lambda path: path.write_text(text, "utf-8"))
+        found = read_json(file)
+        return Decision(tuple(found["members"]), found["adds_up"])
+
+    def put(self, file: Path, write: Callable[[Path], object], replace: bool = False) -> bool:
+        """Make a file whole at once; whether it was this call that did. A file that is there stays,
+        unless `replace`."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+        try:
+            write(temporary)
+            if replace:
+                os.replace(temporary, file)
+                return True
+            try:
+                os.link(temporary, file)
+            except FileExistsError:
+                return False
+            return True
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def prune(self, before: int) -> None:
+        """Remove the rounds before one; another member may do so at the same time."""
+        for number in self._rounds():
+            if number < before:
+                shutil.rmtree(self._round(number), ignore_errors=True)
+
+    def _touch(self) -> None:
+        os.utime(self._lease(self.member))
+
+    def _lease(self, member: int) -> Path:
+        return self.folder / f"member-{member}"
+
+    def _round(self, number: int) -> Path:
+        return self.folder / f"round-{number:08d}"
+
+    def _rounds(self) -> list[int]:
+        found = map(ROUND.fullmatch, os.listdir(self.folder))
+        return sorted(int(match[1]) for match in found if match)

@@ -1,0 +1,181 @@
+"""Members that train apart meet exactly, and go on whoever comes, leaves or dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_core.config import ConfigError, key_config
+from llm_core.parallel.config import ParallelConfig
+from llm_core.parallel.outer import OuterConfig
+from llm_core.training.outer.members import Decision, Meeting
+from llm_core.training.run_config import RunConfig
+from llm_core.training.status import read_status
+from tasks.runtime.code import ROOT
+from tasks.training.config import TrainStageConfig
+from tests.support.distributed.processes import run_program
+from tests.support.engine.small_runs import (
+    MODEL,
+    OPTIM,
+    TRAIN,
+    read_rows,
+    run_config,
+    trainer_arguments,
+)
+
+MEMBERS, NUM_STEPS, ROUND_STEPS, KILLS = 4, 600, 20, 8
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Differences of four members in float64."""
+    folder = tmp_path_factory.mktemp("outer")
+    run_program("tests.support.distributed.outer", [str(folder)], folder)
+    answers: dict[str, float] = json.loads((folder / "found.json").read_text("utf-8"))
+    return answers
+
+
+def test_one_inner_step_of_sgd_and_a_plain_outer_step_are_ddp(found: dict[str, float]) -> None:
+    assert found["ddp"] <= 1e-12
+
+
+def test_rounds_of_adamw_are_nesterov_steps_along_the_weighted_mean_of_changes(
+    found: dict[str, float],
+) -> None:
+    assert found["plain"] <= 1e-10
+
+
+def test_a_member_that_is_alone_trains_as_one_without_an_outer_step(
+    found: dict[str, float],
+) -> None:
+    assert found["alone"] <= 1e-12
+
+
+def test_a_round_waits_for_members_that_live_and_no_others(tmp_path: Path) -> None:
+    one, other = (Meeting(tmp_path, member, 3, lease_s=5) for member in (0, 1))
+
+    def bring(meeting: Meeting) -> None:
+        meeting.put(meeting.change(0, meeting.member), lambda path: path.write_text("x"))
+
+    with one.attended():
+        with other.attended():
+            bring(one)
+            assert one.decide(0, waits_for_all=False) is None, "the other is at work"
+            assert one.decide(0, waits_for_all=True) is None
+        assert one.decide(0, waits_for_all=True) is None, "a third may come"
+        with other.attended():
+            bring(other)
+            assert other.decide(0, waits_for_all=False) == Decision((0, 1), 1)
+        assert one.decide(0, waits_for_all=False) == Decision((0, 1), 1), "decided once"
+
+
+def test_a_lease_that_is_not_renewed_ends(tmp_path: Path) -> None:
+    one, other = (Meeting(tmp_path, member, 2, lease_s=5) for member in (0, 1))
+    with one.attended(), other.attended():
+        assert one.is_alive(1)
+        lease = tmp_path / "member-1"
+        os.utime(lease, (time.time() - 6, time.time() - 6))
+        assert not one.is_alive(1) and one.is_alive(0)
+
+
+def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
+    with (
+        Meeting(tmp_path, 0, 2, 5).attended(),
+        pytest.raises(ConfigError, match=r"member \(0\) is taken.*another number"),
+        Meeting(tmp_path, 0, 2, 5).attended(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("outer", "train", "parallel", "message"),
+    [
+        ({"steps": 5}, {}, {}, r"num_steps \(12\).*try train.num_steps=15"),
+        ({}, {"ema": 0.9}, {}, "set both 0"),
+        ({}, {}, {"kind": "ddp", "num_processes": 2}, "set parallel=none"),
+        ({"members": 3}, {}, {}, r"micro_batch_sequences x outer.members"),
+        ({"folder": None}, {}, {}, "folder that all share"),
+        ({"member": 2}, {}, {}, r"member \(2\) must be from 0 to 1"),
+    ],
+)
+def test_what_members_cannot_do_is_refused(
+    outer: dict[str, Any], train: dict[str, Any], parallel: dict[str, Any], message: str
+) -> None:
+    values = {"kind": "diloco", "steps": 4, "folder": Path("shared")} | outer
+    with pytest.raises(ConfigError, match=message):
+        TrainStageConfig(
+            MODEL,
+            OPTIM,
+            dataclasses.replace(TRAIN, **train),
+            ParallelConfig(device="cpu", outer=OuterConfig(**values), **parallel),
+        )
+
+
+def test_the_key_knows_how_members_meet_and_not_where() -> None:
+    def key(**values: Any) -> dict[str, Any]:
+        outer = OuterConfig("diloco", 4, folder=Path("a"))
+        parallel = ParallelConfig(outer=dataclasses.replace(outer, **values))
+        return key_config(TrainStageConfig(MODEL, OPTIM, TRAIN, parallel))
+
+    assert key() == key(folder=Path("b"), member=1, lease_s=3.0)
+    assert key() != key(lr=1.0)
+
+
+def config_of(folder: Path, member: int) -> RunConfig:
+    outer = OuterConfig("diloco", ROUND_STEPS, MEMBERS, member, folder / "meeting", lease_s=3.0)
+    train = {
+        "num_steps": NUM_STEPS,
+        "validate_every": 0,
+        "checkpoint_every": 30,
+        "micro_batch_sequences": 1,
+    }
+    (folder / str(member)).mkdir()
+    return run_config(folder / str(member), train=train, parallel={"outer": outer})
+
+
+def start(arguments: list[str]) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "llm_core.training.train", *arguments], env=environment
+    )
+
+
+@pytest.mark.slow
+def test_four_members_with_random_kills_finish_with_the_same_weights(tmp_path: Path) -> None:
+    lines = [trainer_arguments(tmp_path / str(m), config_of(tmp_path, m)) for m in range(MEMBERS)]
+    running = [start(line) for line in lines]
+    chance, kills, until = random.Random(3), 0, time.monotonic() + 400
+    try:
+        while any(one.poll() is None for one in running):
+            assert time.monotonic() < until, "they hang"
+            time.sleep(chance.uniform(0.5, 2.0))
+            member = chance.randrange(MEMBERS)
+            rows = read_rows(tmp_path / str(member) / "work" / "metrics.jsonl")
+            if kills < KILLS and len(rows) > 10 and running[member].poll() is None:
+                running[member].kill()
+                running[member].wait()
+                kills += 1
+                time.sleep(chance.choice((0.0, 4.0)))  # within its lease, or after it
+                running[member] = start(lines[member])
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+    assert kills == KILLS
+    works = [tmp_path / str(m) / "work" for m in range(MEMBERS)]
+    assert {read_status(work / "status.json")["outcome"] for work in works} == {"finished"}
+    models = {(work / "model" / "model.safetensors").read_bytes() for work in works}
+    assert len(models) == 1
+    assert (tmp_path / "meeting" / f"round-{NUM_STEPS // ROUND_STEPS:08d}" / "state").exists()
+    rows = read_rows(works[0] / "metrics.jsonl")
+    losses = [row["train_loss"] for row in rows if "train_loss" in row]
+    assert losses[-1] < 0.6 * losses[0]
