@@ -23,8 +23,15 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from llm_core.model.config import ModelConfig
-from llm_core.model.fused import join_gate_up, join_qkv, split_gate_up, split_qkv
+from llm_core.model.config import ModelConfig, block_of
+from llm_core.model.fused import (
+    join_blocks,
+    join_gate_up,
+    join_qkv,
+    split_blocks,
+    split_gate_up,
+    split_qkv,
+)
 from llm_core.optim.config import OptimConfig
 from llm_core.optim.method import State, Update
 from llm_core.optim.owners import Owners
@@ -104,6 +111,14 @@ class Muon:
         if name.endswith("ffn.gate_up.weight"):
             return (lambda fused: split_gate_up(model, fused)), (
                 lambda *parts: join_gate_up(model, *parts)
+            )
+        if ".ffn.experts." in name and model.experts is not None:
+            parts = model.experts.number * (2 if ".gate_up." in name else 1)
+            return (lambda stacked: stacked.chunk(parts)), (lambda *parts: torch.cat(parts))
+        if name.endswith("ffn.shared.gate_up.weight") and model.experts is not None:
+            block = block_of(model.experts.shared_dim)
+            return (lambda fused: split_blocks(fused, block)), (
+                lambda *parts: join_blocks(*parts, block)
             )
         return (lambda matrix: [matrix]), (lambda matrix: matrix)
 
