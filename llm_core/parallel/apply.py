@@ -219,7 +219,6 @@ def _replicate(model: Transformer, ranks: Ranks) -> DistributedDataParallel:
         process_group=group,
         init_sync=False,
         gradient_as_bucket_view=True,
-        broadcast_buffers=False,
     )
     replica.register_comm_hook(group, _sum_gradients)
     return replica

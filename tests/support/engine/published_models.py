@@ -80,6 +80,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "gpt 2": ("gpt2", GPT2),
+    "gpt 2 untied": ("gpt2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}),
+}
+EXPERT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", EXPERTS | {"num_local_experts": 4, "head_dim": 12}),
     "mixtral with a window": ("mixtral", EXPERTS | {"num_local_experts": 4, "sliding_window": 7}),
     "qwen 2 moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 24}),
@@ -94,11 +97,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         EXPERTS | {"norm_topk_prob": True, "attention_bias": True, "num_experts_per_tok": 3},
     ),
     "glm 4.5": ("glm4_moe", GLM | {"routed_scaling_factor": 2.5}),
-    "glm 4.5 without a shared expert": (
+    "glm 4.5 with normed heads": (
         "glm4_moe",
-        GLM | {"n_shared_experts": 0, "use_qk_norm": True, "attention_bias": True},
+        GLM | {"n_shared_experts": 1, "use_qk_norm": True, "attention_bias": True},
     ),
-    "gpt 2 untied": ("gpt2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}),
 }
 
 
@@ -106,7 +108,7 @@ def reference(case: str, folder: Path, max_shard_size: str = "1GB") -> Any:
     """A random model of transformers, saved to `folder`."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    family, values = CASES[case]
+    family, values = (CASES | EXPERT_CASES)[case]
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **values)).eval()
     with torch.no_grad():
