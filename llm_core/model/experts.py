@@ -57,7 +57,7 @@ class Router(nn.Module):
 
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(logits_NE, scores_NE, chosen_NK, gates_NK)."""
-        # Close scores are equal in 16 bits, and ties are no choice.
+        # Close scores are equal in 16 bits, and a tie chooses nothing.
         with torch.autocast(x_ND.device.type, enabled=False):
             logits_NE = F.linear(precise(x_ND), precise(self.weight).to(precise(x_ND).dtype))
         is_softmax = self.config.score == "softmax"

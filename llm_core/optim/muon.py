@@ -1,8 +1,8 @@
 """Muon (Jordan et al., 2024): momentum of a matrix, made orthogonal by Newton-Schulz iterations.
 
-For the matrices of blocks alone; embeddings, head and vectors have AdamW. Updates are scaled to the
-root mean square that AdamW's have, 0.2 sqrt(max(rows, columns)) times the orthogonal matrix, so lr
-and decay mean the same for both (Liu et al., 2025).
+For the matrices of blocks alone; embeddings, head, routers and vectors have AdamW. Updates are
+scaled to the root mean square that AdamW's have, 0.2 sqrt(max(rows, columns)) times the orthogonal
+matrix, so lr and decay mean the same for both (Liu et al., 2025).
 
 Query, key, value, gate and up are orthogonalised each by itself, although they are stored as one
 matrix: that they are fused is a matter of speed, and the published results are of separate ones.
@@ -33,6 +33,7 @@ from llm_core.model.fused import (
     split_qkv,
 )
 from llm_core.optim.config import OptimConfig
+from llm_core.optim.groups import is_hidden
 from llm_core.optim.method import State, Update
 from llm_core.optim.owners import Owners
 from llm_core.optim.pieces import Piece, empty_state, write_unless
@@ -47,7 +48,7 @@ STACK = 1 << 26
 
 def is_hidden_matrix(piece: Piece) -> bool:
     """Whether Muon has this weight."""
-    return piece.name.startswith("blocks.") and len(piece.place.shape) == 2
+    return is_hidden(piece.name, len(piece.place.shape))
 
 
 class Muon:

@@ -18,7 +18,7 @@ from llm_core.model.adapter import AdaptedModelConfig, is_factor
 from llm_core.model.config import ModelConfig
 from llm_core.model.expert_config import ExpertsConfig
 from llm_core.optim.config import OptimConfig
-from llm_core.optim.groups import is_trained
+from llm_core.optim.groups import is_hidden, is_trained
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.cuts import cut_dim, part_of
 
@@ -221,8 +221,8 @@ def _optimizer_bytes(mine: Held, optim: OptimConfig) -> int:
     if optim.kind == "adafactor":
         # A mean square per row and per column of a matrix (Shazeer and Stern, 2018, section 3).
         return MASTER_BYTES * (sum(shape) if is_matrix else math.prod(shape))
-    is_hidden = mine.in_blocks and is_matrix
-    moments = 1 if optim.kind == "lion" or (optim.kind == "muon" and is_hidden) else 2
+    has_muon = mine.in_blocks and is_hidden(f"blocks.0.{mine.name}", len(mine.shape))
+    moments = 1 if optim.kind == "lion" or (optim.kind == "muon" and has_muon) else 2
     return (2 if optim.state_dtype == "bf16" else MASTER_BYTES) * moments * math.prod(shape)
 
 
