@@ -94,6 +94,7 @@ class Experts(nn.Module):
     def __init__(self, config: ModelConfig, experts: ExpertsConfig) -> None:
         super().__init__()
         self.inner, self.first, self.gated = config.ffn_dim, 0, gated
+        self.number = experts.number
         self.gate_up = Stacked(experts.number, 2 * config.ffn_dim, config.dim)
         self.down = Stacked(experts.number, config.dim, config.ffn_dim)
 
@@ -118,12 +119,10 @@ class Experts(nn.Module):
         """Outputs of pairs in the order of experts; counts: pairs of each, then of none."""
         if takes_grouped(x_PD, self.inner):
             ends = counts[:-1].cumsum(0)
-            # Rows behind the last expert are left as the memory was.
-            beyond_P1 = (torch.arange(len(x_PD), device=x_PD.device) >= ends[-1])[:, None]
+            own = self._own_rows(len(x_PD), ends[-1])
             ends = ends.to(torch.int32)
-            inner_P = self.gated(grouped_mm(x_PD, into.mT, ends), self.inner)
-            inner_P = inner_P.masked_fill(beyond_P1, 0)
-            return grouped_mm(inner_P, out.mT, ends).masked_fill(beyond_P1, 0)
+            inner_P = self.gated(own(grouped_mm(own(x_PD), into.mT, ends)), self.inner)
+            return own(grouped_mm(inner_P, out.mT, ends))
         # Experts without a token too, so that each has a gradient.
         runs = x_PD.split(counts.tolist())
         found = [
@@ -131,6 +130,14 @@ class Experts(nn.Module):
             for run, one, other in zip(runs, into.unbind(), out.unbind(), strict=False)
         ]
         return torch.cat([*found, runs[-1] * 0])
+
+    def _own_rows(self, num_pairs: int, end: Tensor) -> Exchange:
+        """Puts zeros behind the last expert of this process, where grouped products leave memory as
+        it was, of results and of gradients."""
+        if len(self.down.weight) == self.number * self.down.rows:
+            return _as_it_is
+        beyond_P1 = (torch.arange(num_pairs, device=end.device) >= end)[:, None]
+        return lambda x: x.masked_fill(beyond_P1, 0)
 
 
 def takes_grouped(x: Tensor, inner: int) -> bool:

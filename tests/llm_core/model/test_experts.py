@@ -78,6 +78,50 @@ def test_every_token_gets_the_experts_it_is_sent_to_however_crowded(
     assert all((one - other).abs().max() < 1e-12 for one, other in pairs)
 
 
+@pytest.mark.parametrize("first", [0, 2])
+def test_grouped_products_are_those_of_one_expert_after_another(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with experts without a token, and rows that belong to other processes."""
+    made, x_BTD = layer(number=8, top_k=3).float(), inputs().float()[:, :2].requires_grad_()
+    for part in (made.experts.gate_up, made.experts.down):
+        kept = part.weight.detach().view(8, part.rows, -1)[first : first + 4].flatten(0, 1)
+        part.weight = torch.nn.Parameter(kept.clone())
+    made.experts.first = first
+    weights = (x_BTD, *made.parameters())
+
+    def found() -> tuple[Tensor, ...]:
+        out = made(x_BTD)
+        return out, *torch.autograd.grad(out.square().sum(), weights)
+
+    one_by_one = found()
+    monkeypatch.setattr("llm_core.model.experts.takes_grouped", lambda _x, _inner: True)
+    for one, other in zip(one_by_one, found(), strict=True):
+        assert (one - other).abs().max() <= 1e-5 * one.abs().max()
+
+
+@pytest.mark.gpu
+def test_grouped_products_of_a_gpu_are_those_of_one_expert_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    shape = dataclasses.replace(SHAPE, dim=256, ffn_dim=128)
+    made = SparseFeedForward(shape, ExpertsConfig(16, 4)).cuda()
+    for weight in made.parameters():
+        torch.nn.init.normal_(weight, std=0.05)
+    x_BTD = torch.randn(2, 300, 256, device="cuda", requires_grad=True)
+
+    def found() -> tuple[Tensor, ...]:
+        with torch.autocast("cuda", torch.bfloat16):
+            out = made(x_BTD).float()
+        return out, *torch.autograd.grad(out.square().sum(), (x_BTD, *made.parameters()))
+
+    grouped = found()
+    monkeypatch.setattr("llm_core.model.experts.takes_grouped", lambda _x, _inner: False)
+    pairs = list(zip(found(), grouped, strict=True))
+    assert all((one - other).norm() < 2e-2 * one.norm() for one, other in pairs)
+
+
 def test_an_expert_without_tokens_has_a_gradient_of_zeros() -> None:
     made = layer(number=8, top_k=1, normalised=False)
     made(inputs()[:, :2]).sum().backward()
