@@ -46,6 +46,17 @@ int4_product: Callable[[Tensor, Tensor, int, Tensor], Tensor] = torch._weight_in
 """(x_MK bfloat16, ordered bytes, inputs of a group, scale and offset [G, N, 2]) → x weightᵀ, where
 a weight is (number - 8) * scale + offset."""
 
+_grouped_mm: Callable[..., Tensor] = (
+    getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
+)
+
+
+def grouped_mm(x_PI: Tensor, matrices_EIO: Tensor, ends_E: Tensor) -> Tensor:
+    """Runs of rows, each times its own matrix; ends_E: int32, where each run ends. Rows after the
+    last run are not written."""
+    return _grouped_mm(x_PI, matrices_EIO, offs=ends_E)
+
+
 foreach_norm: Callable[..., Sequence[Tensor]] = torch._foreach_norm
 """(tensors, dtype=) → the 2-norm of each, as torch.nn.utils.get_total_norm calls it; not public."""
 

@@ -1,5 +1,5 @@
-"""Collects the state of a run: trained weights and what the optimizer keeps of each, by names that
-do not depend on the layout.
+"""Collects the state of a run: trained weights, biases of routers, and what the optimizer keeps of
+each, by names that do not depend on the layout.
 
 Frozen weights are left out: they are what the run began with, and the trainer fills them from there
 again. Learning rate and data order are functions of the step, so the step is all the rest there is
@@ -33,6 +33,7 @@ def collect_state(layout: Layout, optimizer: OptimizerState) -> dict[str, Tensor
     for name, parameter, place in placed_weights(layout):
         if parameter.requires_grad and f"model.{name}" not in state:
             state[f"model.{name}"] = place.view(local(parameter.detach()))
+    state |= {f"model.{name}": bias for name, bias in layout.bare.named_buffers()}
     return state | layout.counts | optimizer.state_views()
 
 

@@ -1,5 +1,5 @@
 """Translates the `config.json` of Hugging Face models to ours and back: Llama, Mistral, Qwen 2, 3
-and GPT-2.
+and GPT-2; `expert_config` has those of experts.
 
 Pure translation of `config.json`, both ways. Settings that change the logits in a way not computed
 here are refused, never passed over; values of a file that others wrote are looked at before
@@ -14,6 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from llm_core.config import ConfigError, build
+from llm_core.huggingface.expert_config import (
+    EXPERT_CLASSES,
+    EXPERT_COUNTS,
+    expert_values,
+    with_experts,
+)
 from llm_core.model.config import ModelConfig, RopeScaling
 
 CLASSES = {
@@ -22,6 +28,7 @@ CLASSES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "gpt2": "GPT2LMHeadModel",
+    **EXPERT_CLASSES,
 }
 
 GPT2_FIXED = {
@@ -37,11 +44,19 @@ MOST = {
     **dict.fromkeys(("n_inner", "intermediate_size"), 1 << 22),
     **dict.fromkeys(("n_layer", "num_hidden_layers"), 1 << 12),
     "sliding_window": 1 << 27,
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 1 << 22),
+    **dict.fromkeys(EXPERT_COUNTS, 1 << 16),
     **dict.fromkeys(("n_head", "num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 16),
 }
 """Counts, with limits far above every published model: what a damaged file says is allocated."""
-AMOUNTS = ("layer_norm_epsilon", "rms_norm_eps", "rope_theta", "mscale", "mscale_all_dim")
-SWITCHES = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
+AMOUNTS = (
+    *("layer_norm_epsilon", "rms_norm_eps", "rope_theta", "mscale", "mscale_all_dim"),
+    "routed_scaling_factor",
+)
+SWITCHES = (
+    *("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"),
+    *("norm_topk_prob", "qkv_bias", "use_qk_norm"),
+)
 GROUPS = ("rope_parameters", "rope_scaling")
 MISTRAL_WINDOW = 4096
 """Where the file has no word of it, as in transformers; null means none."""
@@ -94,6 +109,8 @@ def hugging_face_config(
         "rope_parameters": {"rope_theta": config.rope_theta} | rope,
         "rope_theta": config.rope_theta,
     }
+    if config.experts is not None:
+        values |= expert_values(config, config.experts)
     return values | ({"rope_scaling": rope} if config.rope_scaling else {}) | _window_values(config)
 
 
@@ -113,6 +130,8 @@ def _rope_values(scaling: RopeScaling | None) -> dict[str, Any]:
 
 
 def _window_values(config: ModelConfig) -> dict[str, Any]:
+    if config.family == "mixtral":
+        return {"sliding_window": config.window or None}
     if config.family == "mistral":
         return {"sliding_window": config.window}
     if not config.window:
@@ -135,6 +154,8 @@ def model_config(found: Any) -> ModelConfig:
             " a Hugging Face model"
         )
     values = {name: value for name, value in found.items() if value is not None}
+    if values.get("model_type") in EXPERT_CLASSES and values.get("sliding_window") == 0:
+        del values["sliding_window"]  # so Qwen 2 says that there is none
     _check_values(values)
     if "quantization_config" in values:
         raise ConfigError(
@@ -206,7 +227,7 @@ def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
     # Transformers' default for Qwen 3 does not follow from the width.
     head_dim = values.get("head_dim") or (128 if family == "qwen3" else dim // heads)
     attention_bias = values.get("attention_bias", False)
-    return ModelConfig(
+    model = ModelConfig(
         vocab_size=values["vocab_size"],
         dim=dim,
         num_layers=values["num_hidden_layers"],
@@ -226,12 +247,13 @@ def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
         window=window,
         full_layers=full_layers,
     )
+    return with_experts(family, values, model) if family in EXPERT_CLASSES else model
 
 
 def _windows(family: str, values: Mapping[str, Any]) -> tuple[int, tuple[int, ...]]:
     """(window, layers without one). Raises ConfigError."""
     window, num_layers = values.get("sliding_window", 0), values["num_hidden_layers"]
-    if family == "mistral":
+    if family in ("mistral", "mixtral"):
         return window, ()
     if family == "llama" or not values.get("use_sliding_window", False) or not window:
         return 0, ()

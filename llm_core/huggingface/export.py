@@ -16,6 +16,7 @@ from torch import Tensor
 
 from llm_core.config import ConfigError
 from llm_core.huggingface.config import hugging_face_config, model_config
+from llm_core.huggingface.expert_names import BIAS
 from llm_core.huggingface.files import (
     CONFIG_FILE,
     PART_BYTES,
@@ -36,7 +37,7 @@ class ModelWriter:
     """A Hugging Face folder that is being written from whole weights, in any order: beside them
     memory holds one.
 
-    dtype: of all weights in the files. turn_end_ids: what ends an answer too. part_bytes: what a
+    dtype: of weights in the files. turn_end_ids: what ends an answer too. part_bytes: what a
     file holds at most, but for a tensor that is larger.
     """
 
@@ -52,7 +53,10 @@ class ModelWriter:
         self._config, self._dtype = config, dtype
         with torch.device("meta"):
             shapes = to_hugging_face(config, Transformer(config).state_dict())
-        facts = {name: Facts(dtype, tuple(tensor.shape)) for name, tensor in shapes.items()}
+        facts = {
+            name: Facts(self._dtype_of(name), tuple(tensor.shape))
+            for name, tensor in shapes.items()
+        }
         name = str(dtype).removeprefix("torch.")
         values = hugging_face_config(config, name, eos_id, turn_end_ids)
         self._folder = FolderWriter(folder, facts, values, part_bytes)
@@ -60,7 +64,11 @@ class ModelWriter:
     def put(self, name: str, weight: Tensor) -> None:
         """Write a weight, named as in `Transformer.state_dict()`."""
         for theirs, part in parts_of(self._config, name, weight).items():
-            self._folder.put(theirs, part.to(self._dtype))
+            self._folder.put(theirs, part.to(self._dtype_of(theirs)))
+
+    def _dtype_of(self, theirs: str) -> torch.dtype:
+        # Steps of a bias are lost in 16 bits.
+        return torch.float32 if theirs.endswith(BIAS) else self._dtype
 
     def finish(self) -> None:
         """After all weights: what was written is a model from now on."""

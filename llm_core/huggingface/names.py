@@ -1,4 +1,5 @@
-"""Maps the tensors of Hugging Face models to ours and back: Llama, Qwen 2 and 3, GPT-2.
+"""Maps the tensors of Hugging Face models to ours and back: Llama, Qwen 2 and 3, GPT-2, and
+models of experts.
 
 Pure translation of names, both ways; `config.json` is that of `llm_core.huggingface.config`, files
 that of `llm_core.huggingface.export`. Fused weights are split on the way out and joined on the way
@@ -18,8 +19,16 @@ import torch
 from torch import Tensor
 
 from llm_core.config import ConfigError
-from llm_core.model.config import ModelConfig
-from llm_core.model.fused import join_gate_up, join_qkv, split_gate_up, split_qkv
+from llm_core.huggingface.expert_names import plain_names, stacked_names
+from llm_core.model.config import ModelConfig, block_of
+from llm_core.model.fused import (
+    join_blocks,
+    join_gate_up,
+    join_qkv,
+    split_blocks,
+    split_gate_up,
+    split_qkv,
+)
 from llm_core.model.transformer import Transformer
 
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
@@ -105,7 +114,12 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Mad
     floating-point numbers; and for rows of a tied embedding that a head in the files differs from,
     when these are made.
     """
-    weights = {name: weight for name, weight in weights.items() if not name.endswith(BUFFERS)}
+    # A shared expert that is not there is written as one of no width.
+    weights = {
+        name: weight
+        for name, weight in weights.items()
+        if not name.endswith(BUFFERS) and 0 not in weight.shape
+    }
     if config.family == "gpt2":
         # The published files leave out the first name.
         bare = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
@@ -196,10 +210,18 @@ def _turn(theirs: str, weight: Tensor) -> Tensor:
 
 
 def _parts(config: ModelConfig, ours: str, fused: Tensor) -> tuple[Tensor, ...]:
+    if config.experts is not None and ".ffn." in ours:
+        if ".shared." in ours:
+            return split_blocks(fused, block_of(config.experts.shared_dim))
+        return fused.chunk(config.experts.number * (2 if ".gate_up." in ours else 1))
     return split_qkv(config, fused) if ".qkv." in ours else split_gate_up(config, fused)
 
 
 def _join(config: ModelConfig, ours: str, parts: Sequence[Tensor]) -> Tensor:
+    if config.experts is not None and ".ffn." in ours:
+        if ".shared." in ours:
+            return join_blocks(*parts, block_of(config.experts.shared_dim))
+        return torch.cat(list(parts))
     return join_qkv(config, *parts) if ".qkv." in ours else join_gate_up(config, *parts)
 
 
@@ -231,8 +253,8 @@ def _llama_names(config: ModelConfig) -> dict[str, str]:
         "attention_norm.weight": "input_layernorm.weight",
         "ffn_norm.weight": "post_attention_layernorm.weight",
         "attention.out.weight": "self_attn.o_proj.weight",
-        "ffn.down.weight": "mlp.down_proj.weight",
     }
+    parts |= plain_names(config) if config.experts else {"ffn.down.weight": "mlp.down_proj.weight"}
     parts |= {"attention.out.bias": "self_attn.o_proj.bias"} if config.out_bias else {}
     parts |= {"ffn.down.bias": "mlp.down_proj.bias"} if config.ffn_bias else {}
     for n in "qk" if config.qk_norm else "":
@@ -256,6 +278,10 @@ def _fused(config: ModelConfig) -> dict[str, list[str]]:
             found[f"{ours}.attention.qkv.{end}"] = [
                 f"{theirs}.self_attn.{n}_proj.{end}" for n in "qkv"
             ]
+        if config.experts is not None:
+            for name, parts in stacked_names(config).items():
+                found[f"{ours}.{name}"] = [f"{theirs}.{part}" for part in parts]
+            continue
         for end in ("weight", *(["bias"] if config.ffn_bias else [])):
             found[f"{ours}.ffn.gate_up.{end}"] = [
                 f"{theirs}.mlp.{n}_proj.{end}" for n in ("gate", "up")

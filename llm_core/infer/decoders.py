@@ -26,9 +26,10 @@ from llm_core.kernels.decode.step import (
     Shape,
     why_not,
 )
+from llm_core.model.feed_forward import SwiGLU
 from llm_core.model.operations import apply_kernels
 from llm_core.model.rope import rope_tables
-from llm_core.model.transformer import Block, SwiGLU, Transformer
+from llm_core.model.transformer import Block, Transformer
 from llm_core.quantize.layers import RoundedLinear
 
 # B rows · M blocks of a row at most · H query heads · G key/value heads · D width of a head
@@ -93,7 +94,9 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
     if device.type != "cuda" or cache.keys.scales is not None:
         return False
     config = model.config
-    if config.family == "gpt2" or config.out_bias or config.ffn_bias or config.window:
+    if config.family == "gpt2" or config.experts is not None:
+        return False
+    if config.out_bias or config.ffn_bias or config.window:
         return False
     shape = _shape(model)
     if shape is None or rows > MAX_ROWS or cache.block_tokens % TILE_TOKENS:

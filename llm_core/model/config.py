@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
+from llm_core.model.expert_config import ExpertFamily, ExpertsConfig, expert_family
 
-Family = Literal["llama", "mistral", "qwen2", "qwen3", "gpt2"]
+Family = Literal["llama", "mistral", "qwen2", "qwen3", "gpt2"] | ExpertFamily
 """The Hugging Face class that computes the same logits, as its `model_type`."""
 
 MAX_FFN_BLOCKS = 16
@@ -21,6 +22,11 @@ MAX_FFN_BLOCKS = 16
 
 ONE_PASS_KERNELS = ("triton", "quack")
 """By the name in `train.kernels`: those that are not torch's operations."""
+
+
+def block_of(inner: int) -> int:
+    """Channels of one run of gate and up, for a feed-forward of this inner width."""
+    return inner // math.gcd(inner, MAX_FFN_BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,8 @@ class ModelConfig:
     """A token attends itself and the window - 1 tokens before it (sliding window). 0: all."""
     full_layers: tuple[int, ...] = ()
     """Layers, from 0, that attend all tokens although there is a window."""
+    experts: ExpertsConfig | None = field(default=None, metadata=IN_KEY_IF_SET)
+    """Experts in place of each feed-forward; ffn_dim is the inner width of one. None: dense."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "num_layers", "num_heads", "num_kv_heads", "ffn_dim", "max_seq_len"):
@@ -200,7 +208,7 @@ class ModelConfig:
     @property
     def ffn_block(self) -> int:
         """Channels of one of them."""
-        return self.ffn_dim // self.ffn_blocks
+        return block_of(self.ffn_dim)
 
     @property
     def attention_dim(self) -> int:
@@ -212,6 +220,9 @@ class ModelConfig:
         """Raises ConfigError for a mixture that no family computes."""
         parts = (self.norm, self.ffn, self.positions)
         biases = (self.qkv_bias, self.out_bias, self.ffn_bias)
+        if self.experts is not None:
+            narrowed = bool(self.window), bool(self.full_layers)
+            return expert_family(self.experts, parts, biases, self.qk_norm, *narrowed, self.ffn_dim)
         if parts == ("layer", "gelu", "learned"):
             whole_heads = self.num_kv_heads == self.num_heads and self.attention_dim == self.dim
             narrowed = self.qk_norm or self.rope_scaling or self.window
@@ -243,15 +254,19 @@ class ModelConfig:
             " ffn_bias); choose one of these"
         )
 
-    def matmul_parameters(self) -> int:
-        """Weights that every token is multiplied with; the head counts, also if tied."""
+    def matmul_parameters(self, all_experts: bool = False) -> int:
+        """Weights that every token is multiplied with; the head counts, also if tied. Of experts
+        those that a token is sent to, or all."""
         qkv = self.dim * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         attention_out = self.attention_dim * self.dim
         ffn = (3 if self.ffn == "swiglu" else 2) * self.dim * self.ffn_dim
+        if self.experts is not None:
+            ffn = self.experts.num_parameters(self.dim, self.ffn_dim, all_experts)
         return self.num_layers * (qkv + attention_out + ffn) + self.vocab_size * self.dim
 
-    def num_parameters(self) -> int:
-        """All trained numbers, each counted once (a tied embedding is one matrix)."""
+    def num_parameters(self, active: bool = False) -> int:
+        """All trained numbers, each counted once (a tied embedding is one matrix). active: without
+        experts that a token is not sent to."""
         norms = (2 * self.num_layers + 1) * self.dim * (2 if self.norm == "layer" else 1)
         norms += self.num_layers * 2 * self.head_dim if self.qk_norm else 0
         biases = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0
@@ -261,7 +276,8 @@ class ModelConfig:
         )
         embedding = 0 if self.tied_embeddings else self.vocab_size * self.dim
         positions = self.max_seq_len * self.dim if self.positions == "learned" else 0
-        return self.matmul_parameters() + norms + self.num_layers * biases + embedding + positions
+        matrices = self.matmul_parameters(all_experts=not active)
+        return matrices + norms + self.num_layers * biases + embedding + positions
 
     def attended_tokens(self, seq_len: int) -> float:
         """Tokens that attention counts for each token of a row, in the mean over layers, as if it

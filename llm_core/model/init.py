@@ -28,6 +28,14 @@ TILE = (256, 256)
 """Rows and columns drawn together: seeding a stream then costs 1 % of its numbers, and a piece that
 cuts tiles draws few numbers in vain."""
 
+LEADS_BACK = (
+    "attention.out.weight",
+    "ffn.down.weight",
+    "ffn.experts.down.weight",
+    "ffn.shared.down.weight",
+)
+"""Ends of names of projections back into the residual stream."""
+
 Box = tuple[range, ...]
 """What a piece is of a whole weight, along each dim."""
 Locate = Callable[[str, nn.Parameter], tuple[Sequence[int], Tensor, Box]]
@@ -48,7 +56,7 @@ def init_weights(
         for name, parameter in model.named_parameters():
             if not chosen(name):
                 continue
-            leads_back = name.endswith(("attention.out.weight", "ffn.down.weight"))
+            leads_back = name.endswith(LEADS_BACK)
             std = residual_std if leads_back else weight_std
             found = global_name(model.config, name)
             shape, piece, box = (locate or _whole)(found, parameter)
@@ -60,6 +68,9 @@ def init_weights(
                 piece.fill_(0.0 if found.endswith("bias") else 1.0)
             else:
                 _fill(piece, box, found, shape, std, seed)
+        for name, bias in model.named_buffers():
+            if chosen(name):
+                bias.zero_()
 
 
 def _whole(_name: str, parameter: nn.Parameter) -> tuple[Sequence[int], Tensor, Box]:

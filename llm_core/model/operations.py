@@ -11,10 +11,12 @@ import torch
 from llm_core.config import ConfigError
 from llm_core.model.attention import SplitHeads
 from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
+from llm_core.model.experts import SparseFeedForward
+from llm_core.model.feed_forward import Gated, SwiGLU
 from llm_core.model.float8 import Float8Linear, split_product
 from llm_core.model.norm import AddNorm, RMSNorm
 from llm_core.model.precision import HALF_DTYPES
-from llm_core.model.transformer import Block, Gated, SwiGLU
+from llm_core.model.transformer import Block
 
 
 def check_kernels(kernels: str, device: torch.device, config: ModelConfig, dtype: str) -> None:
@@ -55,6 +57,8 @@ def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> 
                 from llm_core.kernels.swiglu_products import feed_forward
 
                 block.ffn.own_way = feed_forward
+        if isinstance(block.ffn, SparseFeedForward):
+            block.ffn.set_gated(gated)
         if isinstance(block.ffn_norm, RMSNorm):
             block.add_norm = add_then_norm
         if not block.attention.qk_norm:

@@ -1,24 +1,23 @@
 """A decoder: pre-norm blocks of attention and feed-forward on a residual stream.
 
 By its config a Llama (Touvron et al., 2023), a Qwen 2 or 3 (Yang et al., 2024 and 2025) or a GPT-2
-(Radford et al., 2019).
+(Radford et al., 2019), or one of experts (`llm_core.model.experts`).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from llm_core.config import ConfigError
 from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.attend import Mask
 from llm_core.model.attention import Attention, KeyValueCache
 from llm_core.model.config import ModelConfig
+from llm_core.model.experts import SparseFeedForward
+from llm_core.model.feed_forward import GELU, FeedForward, SwiGLU
 from llm_core.model.lora import add_factors
 from llm_core.model.loss import HeadLoss, whole_head_loss
 from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
@@ -29,80 +28,13 @@ from llm_core.model.rope import rope_tables
 
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
 
-Recompute = Callable[[Callable[..., Tensor], Tensor, tuple[Tensor, Tensor] | None, Mask], Tensor]
+Recompute = Callable[..., Tensor]
 """(what computes a block, its inputs) → its output."""
-
-Gated = Callable[[Tensor, int], Tensor]
-"""(gate_up [..., 2F] in blocks of channels, channels of a block) → [..., F]."""
 
 
 def global_name(config: ModelConfig, name: str) -> str:
     """The name a weight is drawn and saved by; a tied head has the embedding's, also as a copy."""
     return EMBEDDING if config.tied_embeddings and name == HEAD else name
-
-
-class FeedForward(nn.Module, ABC):
-    """Into the inner width, an activation there, and `down` again.
-
-    `own_way`, where it is given, takes the place of all of it: (this, x_BTD) → its output.
-    """
-
-    down: nn.Linear
-    own_way: Callable[[Any, Tensor], Tensor] | None
-
-    def __init__(self, config: ModelConfig, into: str, width: int) -> None:
-        """into: name of the layer into the inner width, which is part of names of weights."""
-        super().__init__()
-        self.block, self.into_name, self.own_way = config.ffn_block, into, None
-        self.add_module(into, nn.Linear(config.dim, width, bias=config.ffn_bias))
-        self.down = nn.Linear(config.ffn_dim, config.dim, bias=config.ffn_bias)
-
-    @property
-    def into(self) -> nn.Linear:
-        return cast(nn.Linear, getattr(self, self.into_name))
-
-    @abstractmethod
-    def activate(self, inner: Tensor) -> Tensor:
-        """The activation: what `into` gives → what `down` takes."""
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        if self.own_way is not None:
-            return self.own_way(self, x_BTD)
-        return self.down(self.activate(self.into(x_BTD)))
-
-
-def gated(gate_up: Tensor, block: int) -> Tensor:
-    """silu(gate) * up by torch; `llm_core.model.operations` has kernels of our own."""
-    gate, up = gate_up.unflatten(-1, (-1, 2, block)).unbind(-2)
-    # Kernels of CPUs take more channels at once than a small block has, and go one by one through
-    # what is left. Where blocks are wide this costs a pass over memory, and the copy is kept for
-    # backward.
-    gate = gate.contiguous() if gate.device.type == "cpu" else gate
-    return (F.silu(gate) * up).flatten(-2)
-
-
-class SwiGLU(FeedForward):
-    """silu(gate) * up, then down (Shazeer, 2020); gate and up are one product in blocks of rows."""
-
-    gate_up: nn.Linear
-    gated: Gated
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config, "gate_up", 2 * config.ffn_dim)
-        self.gated = gated
-
-    def activate(self, inner: Tensor) -> Tensor:
-        return self.gated(inner, self.block)
-
-
-class GELU(FeedForward):
-    """Up, GELU in its tanh form (Hendrycks and Gimpel, 2016), down."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config, "up", config.ffn_dim)
-
-    def activate(self, inner: Tensor) -> Tensor:
-        return F.gelu(inner, approximate="tanh")
 
 
 class Block(nn.Module):
@@ -121,27 +53,34 @@ class Block(nn.Module):
         self.attention_norm = make_norm(config)
         self.attention = Attention(config, layer)
         self.ffn_norm = make_norm(config)
-        self.ffn = SwiGLU(config) if config.ffn == "swiglu" else GELU(config)
+        self.ffn: FeedForward | SparseFeedForward
+        if config.experts is not None:
+            self.ffn = SparseFeedForward(config, config.experts)
+        else:
+            self.ffn = SwiGLU(config) if config.ffn == "swiglu" else GELU(config)
 
     def forward(
         self,
         x_BTD: Tensor,
         rope: tuple[Tensor, Tensor] | None,
         mask: Mask = CAUSAL,
+        *counted_BT: Tensor,
     ) -> Tensor:
+        """counted_BT: where experts are balanced, which tokens count for that."""
         if self.recompute is None or not torch.is_grad_enabled():
-            return self.compute(x_BTD, rope, mask)
-        return self.recompute(self.compute, x_BTD, rope, mask)
+            return self.compute(x_BTD, rope, mask, *counted_BT)
+        return self.recompute(self.compute, x_BTD, rope, mask, *counted_BT)
 
     def compute(
         self,
         x_BTD: Tensor,
         rope: tuple[Tensor, Tensor] | None,
         mask: Mask,
+        *counted_BT: Tensor,
     ) -> Tensor:
         attended_BTD = self.attention(self.attention_norm(x_BTD), rope, mask)
         x_BTD, normed_BTD = self.add_norm(x_BTD, attended_BTD, self.ffn_norm)
-        return x_BTD + self.ffn(normed_BTD)
+        return x_BTD + self.ffn(normed_BTD, *counted_BT)
 
 
 class Transformer(nn.Module):
@@ -186,14 +125,15 @@ class Transformer(nn.Module):
         positions_BT: Tensor | None = None,
         cache: KeyValueCache | None = None,
         documents_BK: Tensor | None = None,
+        counted_BT: Tensor | None = None,
     ) -> Tensor:
         """The normed last residual stream, hidden_BTD.
 
         positions_BT: place of each token in its document; 0, 1, 2 … in each when None. cache: keys
         and values of earlier tokens; without one, attention is causal over `ids_BT` alone.
         documents_BK: which document of its row each token belongs to; they do not attend each
-        other. None: one per row. Raises ConfigError for a cache where a pattern or documents narrow
-        what a token attends.
+        other. None: one per row. counted_BT: which tokens count in the balance of experts. Raises
+        ConfigError for a cache where a pattern or documents narrow what a token attends.
         """
         if cache is not None:
             self._check_cached(documents_BK)
@@ -214,9 +154,10 @@ class Transformer(nn.Module):
             return self._through_cache(x_BTD, rope, cache)
         windowed, whole = (AttentionMask(p, documents_BK) for p in (self.pattern, Pattern()))
         full_layers = self.config.full_layers
+        counted = () if counted_BT is None else (counted_BT,)
         for layer, block in enumerate(self.blocks):
             if block is not None:
-                x_BTD = block(x_BTD, rope, whole if layer in full_layers else windowed)
+                x_BTD = block(x_BTD, rope, whole if layer in full_layers else windowed, *counted)
         return self.norm(x_BTD) if self.norm is not None else x_BTD
 
     def _through_cache(
@@ -258,13 +199,14 @@ class Transformer(nn.Module):
         cache: KeyValueCache | None = None,
         documents_BK: Tensor | None = None,
         targets_BT: Tensor | None = None,
+        counted_BT: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """logits_BTV: scores of the token that follows each token.
 
         With targets, what `head_loss` gives: the loss summed over them, and losses_BT without
         gradient; logits need never be whole.
         """
-        hidden_BTD = self.hidden(ids_BT, positions_BT, cache, documents_BK)
+        hidden_BTD = self.hidden(ids_BT, positions_BT, cache, documents_BK, counted_BT)
         if self.head is None:
             return hidden_BTD
         hidden_BTD = self.to_head(hidden_BTD)

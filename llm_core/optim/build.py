@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 from llm_core.optim.adafactor import Adafactor
 from llm_core.optim.adamw import AdamW
 from llm_core.optim.average import Average
+from llm_core.optim.balance import Balance
 from llm_core.optim.config import OptimConfig
 from llm_core.optim.feedback import Feedback
 from llm_core.optim.guard import Guard
@@ -56,7 +57,19 @@ def build_optimizer(
         methods += in_place(lambda some: [Average(some, ema)])
     if layout.reduction is not None:
         methods.append(Feedback(layout, pieces, layout.reduction))
-    return Optimizer(weights, methods, config.clip_norm, guard, scaler)
+    return Optimizer(weights, methods, config.clip_norm, guard, scaler, _balance(layout))
+
+
+def _balance(layout: Layout) -> Balance | None:
+    experts = layout.bare.config.experts
+    if experts is None or not experts.bias_rate:
+        return None
+    biases = {
+        number: block.get_buffer("ffn.router.bias")
+        for number, block in enumerate(layout.bare.blocks)
+        if block is not None
+    }
+    return Balance(biases, experts.bias_rate)
 
 
 def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> list[Method]:

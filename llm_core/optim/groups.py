@@ -63,5 +63,12 @@ def kinds_of(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(re.sub(r"^blocks\.\d+\.", "blocks.N.", name) for name in names))
 
 
+def is_hidden(name: str, num_dims: int) -> bool:
+    """Whether Muon has a weight: a matrix of a block, but for those that choose among experts. They
+    are heads, and steps of one size for all of their rows send tokens to and fro."""
+    of_router = ".ffn.router." in name or ".ffn.shared_gate." in name
+    return name.startswith("blocks.") and num_dims == 2 and not of_router
+
+
 def default_decay(shape: Sequence[int], config: OptimConfig) -> float:
     return config.weight_decay if len(shape) >= 2 else 0.0

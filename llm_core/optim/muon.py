@@ -1,8 +1,8 @@
 """Muon (Jordan et al., 2024): momentum of a matrix, made orthogonal by Newton-Schulz iterations.
 
-For the matrices of blocks alone; embeddings, head and vectors have AdamW. Updates are scaled to the
-root mean square that AdamW's have, 0.2 sqrt(max(rows, columns)) times the orthogonal matrix, so lr
-and decay mean the same for both (Liu et al., 2025).
+For the matrices of blocks alone; embeddings, head, routers and vectors have AdamW. Updates are
+scaled to the root mean square that AdamW's have, 0.2 sqrt(max(rows, columns)) times the orthogonal
+matrix, so lr and decay mean the same for both (Liu et al., 2025).
 
 Query, key, value, gate and up are orthogonalised each by itself, although they are stored as one
 matrix: that they are fused is a matter of speed, and the published results are of separate ones.
@@ -23,9 +23,17 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from llm_core.model.config import ModelConfig
-from llm_core.model.fused import join_gate_up, join_qkv, split_gate_up, split_qkv
+from llm_core.model.config import ModelConfig, block_of
+from llm_core.model.fused import (
+    join_blocks,
+    join_gate_up,
+    join_qkv,
+    split_blocks,
+    split_gate_up,
+    split_qkv,
+)
 from llm_core.optim.config import OptimConfig
+from llm_core.optim.groups import is_hidden
 from llm_core.optim.method import State, Update
 from llm_core.optim.owners import Owners
 from llm_core.optim.pieces import Piece, empty_state, write_unless
@@ -40,7 +48,7 @@ STACK = 1 << 26
 
 def is_hidden_matrix(piece: Piece) -> bool:
     """Whether Muon has this weight."""
-    return piece.name.startswith("blocks.") and len(piece.place.shape) == 2
+    return is_hidden(piece.name, len(piece.place.shape))
 
 
 class Muon:
@@ -104,6 +112,14 @@ class Muon:
         if name.endswith("ffn.gate_up.weight"):
             return (lambda fused: split_gate_up(model, fused)), (
                 lambda *parts: join_gate_up(model, *parts)
+            )
+        if ".ffn.experts." in name and model.experts is not None:
+            parts = model.experts.number * (2 if ".gate_up." in name else 1)
+            return (lambda stacked: stacked.chunk(parts)), (lambda *parts: torch.cat(parts))
+        if name.endswith("ffn.shared.gate_up.weight") and model.experts is not None:
+            block = block_of(model.experts.shared_dim)
+            return (lambda fused: split_blocks(fused, block)), (
+                lambda *parts: join_blocks(*parts, block)
             )
         return (lambda matrix: [matrix]), (lambda matrix: matrix)
 

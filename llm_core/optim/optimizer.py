@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from llm_core.optim.balance import Balance
 from llm_core.optim.guard import NO_TARGETS, NOT_FINITE, OVERFLOW, UPDATED, Guard
 from llm_core.optim.loss_scale import LossScaler
 from llm_core.optim.method import AVERAGE, Method, State, Update
@@ -33,9 +34,11 @@ class Optimizer:
         clip_norm: float,
         guard: Guard,
         scaler: LossScaler | None = None,
+        balance: Balance | None = None,
     ) -> None:
+        """balance: of experts by a bias; None: there is none."""
         self._weights, self.methods, self._clip_norm = list(weights), methods, clip_norm
-        self.guard, self.scaler = guard, scaler
+        self.guard, self.scaler, self._balance = guard, scaler, balance
         self.num_updates = torch.zeros((), dtype=torch.float64, device=guard.device)
         self._gradient_bytes = 0
 
@@ -46,13 +49,19 @@ class Optimizer:
 
     @torch.no_grad()
     def step(
-        self, lr: float, loss: Tensor, norm: Tensor, num_targets: Tensor | None = None
+        self,
+        lr: float,
+        loss: Tensor,
+        norm: Tensor,
+        num_targets: Tensor | None = None,
+        loads_LE: Tensor | None = None,
     ) -> Tensor:
         """Update from the gradients of the weights, or skip; a `StepReport` as a tensor. Every
         process must call it.
 
         loss, norm: of the unscaled loss, scalars that are the same on all processes. num_targets:
-        of the global batch, which is skipped without one; None: it has some.
+        of the global batch, which is skipped without one; None: it has some. loads_LE: of experts,
+        in the global batch.
         """
         scale = self.loss_scale
         reason = self.guard.judge(
@@ -69,6 +78,8 @@ class Optimizer:
         update = Update(lr, *(scalar.to(where) for scalar in scalars))
         for method in self.methods:
             method.update(update)
+        if self._balance is not None and loads_LE is not None:
+            self._balance.update(loads_LE, bad)
         if self.scaler is not None:
             self.scaler.observe((reason == OVERFLOW) | (reason == NOT_FINITE), reason == NO_TARGETS)
         return report

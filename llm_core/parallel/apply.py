@@ -155,9 +155,13 @@ def _set_stream_and_loss(
 
 def _compile_blocks(model: Transformer, parallel: ParallelConfig, memory: MemoryConfig) -> None:
     keep_compiled_code_private()
-    # Exchanges of other processes' tokens or parts break the graph of a block, and so do tiles.
-    whole_graph = parallel.tp * parallel.cp * memory.ffn_tiles == 1
+    # Exchanges of other processes' tokens or parts break the graph of a block, and so do tiles and
+    # the sorting of tokens by expert.
+    is_dense = model.config.experts is None
+    whole_graph = is_dense and parallel.tp * parallel.cp * memory.ffn_tiles == 1
     for block in model.own_blocks:
+        if not is_dense:
+            block.ffn.forward = torch.compiler.disable(block.ffn.forward)
         block.compile(fullgraph=whole_graph, dynamic=False)
 
 
@@ -217,7 +221,10 @@ def _replicate(model: Transformer, ranks: Ranks) -> DistributedDataParallel:
     group = ranks.weights.get_group("dp_shard")
     # Equal seeds gave equal weights, so nothing has to be broadcast.
     replica = DistributedDataParallel(
-        model, process_group=group, init_sync=False, gradient_as_bucket_view=True
+        model,
+        process_group=group,
+        init_sync=False,
+        gradient_as_bucket_view=True,
     )
     replica.register_comm_hook(group, _sum_gradients)
     return replica

@@ -4,8 +4,10 @@
 |---|---|
 | attention.qkv, ffn.gate_up, ffn.up, head | rows (outputs) |
 | attention.out, ffn.down | columns (inputs) |
+| ffn.experts.gate_up, ffn.experts.down | rows: each has whole experts |
+| ffn.shared.gate_up, ffn.shared.down | as those of a feed-forward |
 | embedding | rows (ids) |
-| norms, positions, biases of sums | nothing |
+| norms, positions, biases of sums, routers | nothing |
 | factors of adapters (`lora`) | B as the rows of its layer, A as the columns |
 
 Standard library only, so that the planner reads the rules that the layers follow.
@@ -16,9 +18,10 @@ from __future__ import annotations
 import re
 
 ROWS = re.compile(
-    r"(attention\.qkv|ffn\.gate_up|ffn\.up)\.(weight|bias|lora\.b)$|^head\.|^embedding\."
+    r"(attention\.qkv|ffn\.(shared\.)?gate_up|ffn\.up)\.(weight|bias|lora\.b)$"
+    r"|ffn\.experts\.(gate_up|down)\.weight$|^head\.|^embedding\."
 )
-COLUMNS = re.compile(r"(attention\.out|ffn\.down)\.(weight|lora\.a)$")
+COLUMNS = re.compile(r"(attention\.out|ffn\.(shared\.)?down)\.(weight|lora\.a)$")
 
 
 def cut_dim(name: str) -> int | None:

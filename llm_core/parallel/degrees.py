@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from llm_core.config import ConfigError
-from llm_core.model.config import ModelConfig
+from llm_core.model.config import ModelConfig, block_of
 
 Schedule = Literal[
     "naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe_v"
@@ -200,6 +200,11 @@ def check_tensor(model: ModelConfig, num_tokens: int, num_ranks: int, sequence: 
     shared = [
         ("model.ffn_dim", model.ffn_dim, channels, blocks if channels != model.ffn_dim else ""),
     ]
+    if model.experts is not None:
+        number, wide = model.experts.number, model.experts.shared_dim
+        shared = [("model.experts.number", number, number, "")]
+        if wide:
+            shared.append(("model.experts.shared_dim", wide, wide // block_of(wide), ""))
     if sequence:
         shared.append(("tokens of a sequence on one process", num_tokens, num_tokens, ""))
     # Fewer by a whole factor, so that the other degrees and the number of processes may stay, and

@@ -33,6 +33,7 @@ from torch.nn import functional as F
 
 from llm_core.model.adapter import is_factor
 from llm_core.model.attention import Attention
+from llm_core.model.experts import SparseFeedForward
 from llm_core.model.lora import AdaptedLinear
 from llm_core.model.loss import CrossEntropy
 from llm_core.model.precision import product_dtype
@@ -46,6 +47,8 @@ from llm_core.parallel.vocabulary import embed, token_losses
 
 PER_HEAD = re.compile(r"attention\.[qk]_norm\.")
 """Whole weights that each process uses on its own heads alone."""
+OF_EXPERTS = re.compile(r"ffn\.(router|shared_gate)\.")
+"""Whole weights of which each process has the gradient through its own experts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +83,8 @@ class TensorShards:
         factor, that of its part of the layer."""
         if cut_dim(name) is not None:
             return False
-        return self.sequence or is_factor(name) or PER_HEAD.search(name) is not None
+        per_process = PER_HEAD.search(name) or OF_EXPERTS.search(name)
+        return self.sequence or is_factor(name) or per_process is not None
 
     def loss(self, vocab_size: int, z_loss: float = 0.0) -> CrossEntropy:
         """The loss from logits of this process's part of the vocabulary."""
@@ -104,6 +108,9 @@ class TensorShards:
         for block in model.own_blocks:
             block.attention.qkv = self._projection(block.attention)
             block.attention.out = CutInputs(block.attention.out, self)
+            if isinstance(block.ffn, SparseFeedForward):
+                self._share_experts(block.ffn)
+                continue
             setattr(block.ffn, block.ffn.into_name, CutOutputs(block.ffn.into, self))
             block.ffn.down = CutInputs(block.ffn.down, self)
         if model.embedding is not None:
@@ -116,6 +123,11 @@ class TensorShards:
                     one.embedding = embedding  # type: ignore[assignment]
                     if positions is not None:
                         one.positions = positions  # type: ignore[assignment]
+
+    def _share_experts(self, ffn: SparseFeedForward) -> None:
+        """Each process computes its experts, and its channels of the shared one, for all tokens."""
+        ffn.enter, ffn.leave, ffn.adds_losses = self.enter, self.leave, self.rank == 0
+        ffn.experts.first = part_of(ffn.config.number, self.rank, self.size).start
 
     def _projection(self, attention: Attention) -> CutOutputs:
         if self.of_head is None:

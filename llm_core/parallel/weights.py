@@ -75,6 +75,9 @@ def write_weights(
             box = box_of(layout, found, weight, shapes[found])
             rows, *columns = (slice(run.start, run.stop) for run in box)
             local(weight).copy_(weights.rows(found, rows)[(ALL, *columns)])
+        for name, bias in layout.bare.named_buffers():
+            if chosen(name):
+                bias.copy_(weights.rows(name, ALL))
 
 
 def whole_weights(
@@ -100,6 +103,7 @@ def each_whole_weight(
     config, pipeline = layout.bare.config, layout.pipeline
     own = {name: (weight, place) for name, weight, place in reversed(list(placed_weights(layout)))}
     rank = 0 if pipeline is None else dist.get_rank(pipeline.group)
+    buffers = dict(layout.bare.named_buffers())
     wide = functools.reduce(torch.promote_types, (weight.dtype for weight, _ in own.values()))
     for name, shape in whole_shapes(config).items():
         if global_name(config, name) != name:
@@ -109,7 +113,10 @@ def each_whole_weight(
             owner = next(
                 r for r in range(pipeline.plan.num_ranks) if pipeline.plan.has_weight(r, name)
             )
-        if rank == owner:
+        if name.endswith("router.bias"):
+            empty = torch.empty(shape, dtype=torch.float32, device=ranks.device)
+            whole = buffers[name] if rank == owner else empty
+        elif rank == owner:
             weight, place = own[name]
             whole = place.whole(local(of(weight).detach())).contiguous()
         else:

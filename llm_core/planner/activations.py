@@ -83,7 +83,16 @@ def block_numbers(
         inner = {"triton": 3, "quack": 2}.get(compute.kernels, 3 if compute.compile else 4)
         # CPUs copy the gate to have its channels in one run.
         inner += 1 if on_cpu and not fused else 0
-    return BlockNumbers(4 * model.dim, attention + inner * model.ffn_dim, model.num_heads + 2)
+    channels = inner * model.ffn_dim
+    if model.experts is not None:
+        # Of each pair with an expert its input and its output, in two orders; and logits and scores
+        # of the router, which are float32.
+        experts = model.experts
+        channels = experts.top_k * (channels + 3 * model.dim) + inner * experts.shared_dim
+        return BlockNumbers(
+            4 * model.dim, attention + channels, model.num_heads + 2 + 3 * experts.number
+        )
+    return BlockNumbers(4 * model.dim, attention + channels, model.num_heads + 2)
 
 
 def tokens_on_a_rank(train: TrainConfig, parallel: ParallelConfig) -> int:

@@ -16,8 +16,9 @@ from functools import partial
 
 from llm_core.model.adapter import AdaptedModelConfig, is_factor
 from llm_core.model.config import ModelConfig
+from llm_core.model.expert_config import ExpertsConfig
 from llm_core.optim.config import OptimConfig
-from llm_core.optim.groups import is_trained
+from llm_core.optim.groups import is_hidden, is_trained
 from llm_core.parallel.compression.sizes import carried_bytes
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.cuts import cut_dim, part_of
@@ -94,12 +95,30 @@ def block_shapes(model: ModelConfig) -> dict[str, Shape]:
     if model.qk_norm:
         shapes |= {f"attention.{each}_norm.weight": (model.head_dim,) for each in "qk"}
     shapes |= _norm("ffn_norm", model)
+    if model.experts is not None:
+        return shapes | _expert_shapes(model, model.experts)
     shapes |= _linear(f"ffn.{into}", width, model.dim, model.ffn_bias)
     shapes |= _linear("ffn.down", model.dim, model.ffn_dim, model.ffn_bias)
     if isinstance(model, AdaptedModelConfig):
         for name, layer in model.factored.items():
             factors = layer.shapes(model.adapter.rank)
             shapes |= {f"{name}.lora.{each}": shape for each, shape in factors.items()}
+    return shapes
+
+
+def _expert_shapes(model: ModelConfig, experts: ExpertsConfig) -> dict[str, Shape]:
+    """Of what is trained in a layer; biases of routers are not."""
+    number, inner, dim, shared = experts.number, model.ffn_dim, model.dim, experts.shared_dim
+    shapes: dict[str, Shape] = {
+        "ffn.router.weight": (number, dim),
+        "ffn.experts.gate_up.weight": (number * 2 * inner, dim),
+        "ffn.experts.down.weight": (number * dim, inner),
+    }
+    if shared:
+        shapes["ffn.shared.gate_up.weight"] = (2 * shared, dim)
+        shapes["ffn.shared.down.weight"] = (dim, shared)
+    if experts.shared_gate:
+        shapes["ffn.shared_gate.weight"] = (1, dim)
     return shapes
 
 
@@ -206,10 +225,10 @@ def _optimizer_bytes(mine: Held, optim: OptimConfig) -> int:
     if optim.kind == "adafactor":
         # A mean square per row and per column of a matrix (Shazeer and Stern, 2018, section 3).
         return MASTER_BYTES * (sum(shape) if is_matrix else math.prod(shape))
-    is_hidden = mine.in_blocks and is_matrix
     if optim.kind == "sgd":
         return 0
-    moments = 1 if optim.kind == "lion" or (optim.kind == "muon" and is_hidden) else 2
+    has_muon = mine.in_blocks and is_hidden(f"blocks.0.{mine.name}", len(mine.shape))
+    moments = 1 if optim.kind == "lion" or (optim.kind == "muon" and has_muon) else 2
     return (2 if optim.state_dtype == "bf16" else MASTER_BYTES) * moments * math.prod(shape)
 
 

@@ -81,7 +81,9 @@ def cached_step(
 ) -> Work:
     """One decode step of `batch` rows that attend `context_tokens` each, the new one included."""
     embedding_rows = 0 if config.tied_embeddings else batch * config.dim
-    weights = (config.matmul_parameters() + embedding_rows) * bytes_per_number
+    # Rows are sent to other experts, so that several read nearly all.
+    read = config.matmul_parameters(all_experts=batch > 1)
+    weights = (read + embedding_rows) * bytes_per_number
     cache = batch * context_tokens * kv_bytes_per_token(config, bytes_per_number)
     # A multiply-add per channel in scores, and one in values.
     attention = 4 * config.num_layers * config.attention_dim * context_tokens
@@ -95,7 +97,8 @@ def full_pass(config: ModelConfig, batch: int, num_tokens: int, bytes_per_number
     # 4 FLOPs per channel of each of n (n + 1) / 2 pairs.
     attention = 2 * config.num_layers * config.attention_dim * num_tokens * (num_tokens + 1)
     flops = 2 * (config.matmul_parameters() - head) * num_tokens + 2 * head + attention
-    return Work((config.matmul_parameters() + embedding_rows) * bytes_per_number, batch * flops)
+    read = config.matmul_parameters(all_experts=num_tokens > 1)
+    return Work((read + embedding_rows) * bytes_per_number, batch * flops)
 
 
 def limits(work: Work, elapsed_s: float, peaks: Peaks) -> dict[str, float | str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from llm_core.config import ConfigError
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import EMBEDDING, HEAD, Transformer, global_name
 from llm_core.quantize.formats import Format, Rounded, round_weight
@@ -22,7 +23,11 @@ Formats = Mapping[str, Format]
 
 
 def formats_of(config: ModelConfig, format: Format) -> dict[str, Format]:
-    """What is rounded, in the order of the model."""
+    """What is rounded, in the order of the model. Raises ConfigError for a model of experts."""
+    if config.experts is not None:
+        raise ConfigError(
+            f"weights are not rounded to {format} in a model of experts; leave them as they are"
+        )
     with torch.device("meta"):
         model = Transformer(config)
     layers = [name for name, layer in model.blocks.named_modules() if isinstance(layer, nn.Linear)]
@@ -65,9 +70,11 @@ def fill(
 ) -> None:
     """Give a model on the meta device its weights, one at a time, and set it to evaluate."""
     config, state = model.config, dict[str, Tensor]()
+    buffers = {name for name, _ in model.named_buffers()}  # of routers, in float32
     for name in model.state_dict():
         same = state.get(global_name(config, name))
-        state[name] = plain(name).to(device, dtype) if same is None else same
+        own = torch.float32 if name in buffers else dtype
+        state[name] = plain(name).to(device, own) if same is None else same
     model.load_state_dict(state, strict=True, assign=True)
     if isinstance(model.embedding, nn.Embedding) and config.tied_embeddings:
         model.head.weight = model.embedding.weight  # assigning replaced both; tie them again

@@ -52,6 +52,8 @@ def check_settings(
     check_quack(model, train, parallel, memory)
     check_memory(memory, model, parallel, optimizer)
     check_float8(model, train, parallel, memory)
+    if model.experts is not None:
+        check_experts(model, train, parallel, memory, optimizer)
     if isinstance(model, AdaptedModelConfig):
         check_adapter(model, train, parallel, memory, optimizer)
 
@@ -259,6 +261,38 @@ def check_float8(
                 f"train.float8 (true) needs multiples of 16, {name} is {width}; change it or set"
                 " train.float8=false"
             )
+
+
+def check_experts(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    memory: MemoryConfig,
+    optimizer: OptimizerKind,
+) -> None:
+    """Raises ConfigError for what is made for dense feed-forwards."""
+    kind = "lora" if isinstance(model, AdaptedModelConfig) else "none"
+    recompute = memory.recompute
+    values = (
+        ("adapter.kind", kind, "none"),
+        ("optim.kind", optimizer, optimizer if optimizer != "adafactor" else "adamw"),
+        ("parallel.tp_overlap", parallel.tp_overlap, "none"),
+        ("memory.ffn_tiles", memory.ffn_tiles, 1),
+        ("memory.recompute", recompute, recompute if recompute != "selective" else "full"),
+        ("train.float8", train.float8, False),
+        ("train.kernels", train.kernels, train.kernels if train.kernels != "quack" else "triton"),
+    )
+    for name, value, stands in values:
+        if value != stands:
+            raise ConfigError(
+                f"{name} ({str(value).lower()}) does not go with model.experts; set"
+                f" {name}={str(stands).lower()}, or a dense model"
+            )
+    if parallel.splits_backward:
+        raise ConfigError(
+            "model.experts count their load in one backward pass,"
+            f" pp_schedule={parallel.pp_schedule} takes two; use the schedule 1f1b or interleaved"
+        )
 
 
 def check_adapter(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from llm_core.data.batch import Batch
+from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.sources import SourceSums
 from llm_core.model.loss import count_targets
 from llm_core.model.masks import restarting_positions
@@ -25,6 +25,7 @@ from llm_core.parallel.gradients import finish_gradients, gradient_norm
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.profiling.kinds import OPTIMIZER_MARK
+from llm_core.training.expert_load import set_divisor, take_loads
 from llm_core.training.run_config import RunConfig
 
 Rows = dict[str, Tensor]
@@ -45,7 +46,7 @@ def train_step(
     on every rank.
 
     batch: whole rows of this data-parallel rank. With sources in it and `num_sources` of them,
-    (nats, targets) of each follow the report.
+    (nats, targets) of each follow the report, and then the load of each expert of each layer.
     """
     ids_BT, targets_BT, rows = place(batch, layout, ranks)
     by_source = None
@@ -55,13 +56,17 @@ def train_step(
     count, scale = num_targets.clamp(min=1), optimizer.loss_scale
     divisor = count if scale is None else count / scale
     loss = accumulate_gradients(layout, ids_BT, targets_BT, rows, divisor, config, ranks, by_source)
-    loss, norm, sums = agree(
-        loss, gradient_norm(layout), ranks, None if by_source is None else by_source.sums_S2
-    )
+    loads_LE = take_loads(layout, len(ids_BT) // config.train.micro_batch_sequences)
+    counted = [by_source.sums_S2] if by_source is not None else []
+    counted += [loads_LE] if loads_LE is not None else []
+    own = torch.cat([each.flatten() for each in counted]) if counted else None
+    loss, norm, sums = agree(loss, gradient_norm(layout), ranks, own)
+    if loads_LE is not None:
+        loads_LE = sums[-loads_LE.numel() :].view_as(loads_LE)
     if scale is not None:
         loss, norm = loss / scale, norm / scale
     with record_function(OPTIMIZER_MARK):
-        report = optimizer.step(lr, loss, norm, num_targets)
+        report = optimizer.step(lr, loss, norm, num_targets, loads_LE)
     optimizer.zero_grad()
     return torch.cat([report, sums])
 
@@ -99,6 +104,9 @@ def place(batch: Batch, layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, R
         ids_BT, targets_BT, rows["positions_BT"] = layout.context.slice(
             ids_BT, targets_BT, positions_BK
         )
+    if layout.bare.config.experts is not None:
+        # Padding and what no loss is taken of must not be balanced.
+        rows["counted_BT"] = targets_BT != IGNORED
     return ids_BT, targets_BT, rows
 
 
@@ -127,6 +135,7 @@ def accumulate_gradients(
     add. by_source: gets the losses of this rank's tokens.
     """
     size = config.train.micro_batch_sequences
+    set_divisor(layout, count)
     cast = partial(autocast, ranks.device, config.train.dtype)
     if layout.pipeline is not None:
         with cast():

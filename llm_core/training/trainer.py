@@ -23,6 +23,7 @@ from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.vote import Vote
 from llm_core.profiling.recorder import Recorder
+from llm_core.training.expert_load import load_row
 from llm_core.training.metric_log import MetricLog
 from llm_core.training.outer.diloco import Outer
 from llm_core.training.rollback import Rollback, event_rows, learnt_sequences, passed_batches
@@ -154,12 +155,15 @@ class Trainer:
         train = self.config.train
         for (step, lr, _), numbers in zip(self._unlogged, values, strict=True):
             size = len(StepReport._fields)
-            report, of_sources = StepReport(*numbers[:size]), numbers[size:]
+            report, end = StepReport(*numbers[:size]), len(numbers) - self._num_loads
+            of_sources, loads = numbers[size:end], numbers[end:]
             if self.metrics:
                 sequences = learnt_sequences(step, train.batch_sizes, self._rollbacks)
                 row = report.row(step, lr, sequences * train.seq_len)
                 if of_sources and report.updated:
                     row["by_source"] = self._losses_by_source(of_sources)
+                if loads and report.updated:
+                    row |= load_row(loads, self.config.model.num_layers)
                 self.metrics.write(row)
             if self.rollback and self.rollback.is_due(report):
                 return step
@@ -169,6 +173,12 @@ class Trainer:
             self.timing.write(timed)
         self._unlogged.clear()
         return None
+
+    @property
+    def _num_loads(self) -> int:
+        """Numbers of loads of experts at the end of a report."""
+        model = self.config.model
+        return 0 if model.experts is None else model.num_layers * model.experts.number
 
     def _losses_by_source(self, sums: list[float]) -> dict[str, dict[str, float]]:
         """Of sources with targets in the batch; sums: (nats, targets) of each source in turn."""

@@ -21,6 +21,8 @@ from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +41,8 @@ from tasks.training.training_speed import Row, attended_tokens, series, speed
 
 MODEL_FOLDER, MODELS_FOLDER = "model", "models"
 MAX_CURVE_POINTS = 200
+LAST_STEPS = 20
+"""Over which load is averaged: of a batch alone it has the noise of its tokens."""
 
 
 def train_model(
@@ -141,6 +145,7 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
         "training_flops_per_token": run.trained_model.training_flops_per_token(attended),
         "curve": [{"step": row["step"], "train_loss": row["train_loss"]} for row in curve],
         "val_curve": validations,
+        **of_experts(steps, curve),
         "events": dict(Counter(event_name(row) for row in rows if "event" in row)),
         "device": status["device"],
         "dtype": run.train.dtype,
@@ -153,6 +158,25 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
     }
     counters = {"tokens": run.train.total_tokens, "steps": run.train.num_steps}
     return Artifact(out_dir, "train", counters, metrics)
+
+
+def of_experts(steps: list[Row], curve: list[Row]) -> dict[str, Any]:
+    """How tokens were shared among experts: the load of the fullest expert over the mean one, in
+    the worst layer step by step, and of each layer at the end, with the entropy; nothing for a
+    dense model."""
+    if not steps or "expert_load" not in steps[-1]:
+        return {}
+    last = steps[-LAST_STEPS:]
+    layers = [
+        {
+            "layer": number,
+            "load": fmean(row["expert_load"][number] for row in last),
+            "entropy": fmean(row["expert_entropy"][number] for row in last),
+        }
+        for number in range(len(last[0]["expert_load"]))
+    ]
+    worst = [{"step": row["step"], "load": max(row["expert_load"])} for row in curve]
+    return {"experts": {"layers": layers, "curve": worst, "last_steps": len(last)}}
 
 
 def event_name(row: Row) -> str:

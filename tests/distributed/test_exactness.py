@@ -11,6 +11,7 @@ from tests.support.distributed.cases import (
     ADAPTED,
     ADAPTED_CROSS,
     COPIED_KEYS,
+    EXPERTS,
     FROZEN,
     LAYOUTS,
     Case,
@@ -110,6 +111,11 @@ FAST = [
     Run(COPIED_KEYS[6]),
     Run(COPIED_KEYS[0], layout(4, "fsdp")),
     *(Run(ADAPTED[number]) for number in (3, 7, 9, 13, 18)),
+    *(Run(EXPERTS[number]) for number in (5, 8, 9, 10, 12)),
+    Run(
+        Case(layout(4, "fsdp", tp=2), Problem(family="glm4_moe", layers=4), 1),
+        layout(4, "zero1", pp=2),
+    ),
     Run(
         Case(
             layout(4, "fsdp", tp=2),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from llm_core.model.attention import split_together
+from llm_core.model.feed_forward import gated
 from llm_core.model.norm import RMSNorm, add_then_norm
-from llm_core.model.transformer import gated
 
 # N tokens, each of a sequence of its own · M blocks of a sequence · T tokens of a block
 # H query heads · G key/value heads · R query heads that share one · D width of a head

@@ -18,8 +18,9 @@ from torch.nn import functional as F
 
 from llm_core.infer.cpu import few_rows
 from llm_core.model.attention import split_together
+from llm_core.model.feed_forward import SwiGLU, gated
 from llm_core.model.norm import add_then_norm
-from llm_core.model.transformer import SwiGLU, Transformer, gated
+from llm_core.model.transformer import Transformer
 
 # N rows · I inputs · O outputs
 

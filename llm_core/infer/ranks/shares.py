@@ -112,6 +112,8 @@ def share_of(config: ModelConfig, rank: int, num_ranks: int) -> Share:
 
 def _why_not(config: ModelConfig, num_ranks: int) -> str | None:
     heads, groups, vocab = config.num_heads, config.num_kv_heads, config.vocab_size
+    if config.experts is not None and num_ranks > 1:
+        return "a model of experts is computed by one rank"
     if heads % num_ranks:
         return f"it has {heads} heads, of which each rank needs as many"
     if groups % num_ranks and num_ranks % groups:

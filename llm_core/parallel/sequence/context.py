@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from llm_core.model.attend import Backend, Mask, attend
+from llm_core.model.experts import SparseFeedForward
 from llm_core.model.masks import AttentionMask
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.collectives import exchange, gather
@@ -48,6 +49,14 @@ class Context:
         """Let the attention of every block meet the other slices."""
         for block in model.own_blocks:
             block.attention.mix = self.mix
+            if isinstance(block.ffn, SparseFeedForward):
+                block.ffn.sum_context = self.sum
+
+    def sum(self, counts: Tensor) -> Tensor:
+        """Counts of these rows over the slices of all processes; without gradient."""
+        whole = counts.clone()
+        dist.all_reduce(whole, group=self.group)
+        return whole
 
     def columns(self, num_tokens: int, device: torch.device) -> Tensor:
         """int64 columns_T of this process in rows of `num_tokens`."""

@@ -87,8 +87,24 @@ def training_section(run: Run) -> Section:
         else None,
         "references": reference_legend(references),
         "paces": _paces(train),
+        "loads": _loads(train),
+        "layers_of_experts": _layers_of_experts(train),
     }
     return Section("training", "Training", finding, values)
+
+
+def _loads(train: Facts) -> Chart | None:
+    """Of models of experts, the fullest expert of the worst layer."""
+    series = Series("load", _points(Facts(train.group("experts")), "curve", "load"), "a")
+    chart = partial(lines, [series], x_label="step", y_label="largest load / mean")
+    return chart if series.points else None
+
+
+def _layers_of_experts(train: Facts) -> list[list[str]]:
+    return [
+        [count(row.number("layer")), fixed(row.number("load")), fixed(row.number("entropy"))]
+        for row in train.rows("experts", "layers")
+    ]
 
 
 def _optimizer(optim: Facts) -> list[tuple[str, str, str]]:

@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
 from llm_core.model.config import RopeScaling
+from llm_core.model.expert_config import ExpertsConfig
 from llm_core.model.transformer import Transformer
-from tests.support.engine.published_models import CASES, random_ids, reference
+from tests.support.engine.published_models import CASES, EXPERT_CASES, random_ids, reference
 from tests.support.engine.small_runs import MODEL
 from tests.support.engine.uneven_model import make_model
 
@@ -47,10 +48,20 @@ OURS: dict[str, dict[str, Any]] = {
     "mistral": {"window": 6},
     "qwen2 with windows": {"qkv_bias": True, "window": 6, "full_layers": (0,)},
     "gpt2": GPT2_TYPE | {"num_kv_heads": 4},
+    "mixtral": {"experts": ExpertsConfig(4, 2), "window": 6},
+    "qwen2 moe": {
+        "qkv_bias": True,
+        "experts": ExpertsConfig(4, 3, normalised=False, shared_dim=20, shared_gate=True),
+    },
+    "qwen3 moe": {"qk_norm": True, "experts": ExpertsConfig(4, 1, normalised=False)},
+    "glm 4.5": {
+        "tied_embeddings": False,
+        "experts": ExpertsConfig(4, 2, score="sigmoid", scale=1.5, shared_dim=2 * MODEL.ffn_dim),
+    },
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *EXPERT_CASES])
 def test_imported_model_computes_the_logits_of_hugging_face_and_goes_back_unchanged(
     case: str, tmp_path: Path
 ) -> None:
@@ -94,12 +105,15 @@ def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -
     from torch.utils.flop_counter import FlopCounterMode
 
     config = dataclasses.replace(MODEL, **values)
-    with torch.device("meta"):
+    # Which expert has how many tokens is known where there are numbers alone; of attention on a CPU
+    # the counter knows nothing.
+    with torch.device("meta" if config.experts is None else "cpu"):
         model, ids_BT = Transformer(config), torch.zeros(3, 20, dtype=torch.long)
     assert sum(p.numel() for p in model.parameters()) == config.num_parameters()
     with FlopCounterMode(display=False) as counter:
         model(ids_BT).sum().backward()
-    assert counter.get_total_flops() == 3 * 20 * config.training_flops_per_token(20)
+    attended = 20 if config.experts is None else 0
+    assert counter.get_total_flops() == 3 * 20 * config.training_flops_per_token(attended)
 
 
 @pytest.mark.parametrize(

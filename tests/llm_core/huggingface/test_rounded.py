@@ -196,3 +196,9 @@ def test_rounded_weights_are_not_rounded_again_nor_trained(tmp_path: Path) -> No
         load_model(tmp_path / "int8", weights="int4")
     with pytest.raises(ConfigError, match="give the original model"):
         read_config(tmp_path / "int8")
+
+
+def test_a_model_of_experts_is_not_rounded(tmp_path: Path) -> None:
+    reference("mixtral", tmp_path)
+    with pytest.raises(ConfigError, match="weights are not rounded to int8 in a model of experts"):
+        load_model(tmp_path, weights="int8")

@@ -25,9 +25,10 @@ from llm_core.kernels import swiglu_products
 from llm_core.memory.config import MemoryConfig
 from llm_core.memory.recompute import apply_recompute
 from llm_core.model.config import ModelConfig
+from llm_core.model.feed_forward import SwiGLU
 from llm_core.model.operations import check_kernels
 from llm_core.model.precision import autocast
-from llm_core.model.transformer import SwiGLU, Transformer
+from llm_core.model.transformer import Transformer
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.ranks import Ranks

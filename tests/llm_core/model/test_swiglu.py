@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from llm_core.model.transformer import SwiGLU, gated
+from llm_core.model.feed_forward import SwiGLU, gated
 from tests.support.engine.small_runs import MODEL
 from tests.support.engine.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
 

@@ -78,6 +78,18 @@ def test_every_process_of_a_layout_holds_the_predicted_bytes(parallel: ParallelC
             )
 
 
+@pytest.mark.parametrize("family", ["glm4_moe", "qwen2_moe"])
+@pytest.mark.parametrize(
+    "parallel", [layout(3, "fsdp"), layout(4, "ddp", tp=2), layout(4, "zero1", pp=2)]
+)
+def test_experts_are_counted_where_they_are_held(parallel: ParallelConfig, family: str) -> None:
+    model, optim = Problem(layers=4, family=family).model(), OptimConfig(lr=1e-3)
+    for rank, place in enumerate(every_process(parallel)):
+        assert state_bytes(model, optim, parallel, place) == held_bytes(
+            model, optim, parallel, rank
+        )
+
+
 @pytest.mark.parametrize("kind", ["adamw", "lion", "adafactor", "muon"])
 @pytest.mark.parametrize(
     "parallel", [layout(3, "zero1"), layout(3, "fsdp"), layout(4, "ddp", tp=2)]

@@ -236,6 +236,28 @@ ADAPTED = [
 ]
 """Each axis and kind with factors beside frozen weights, families and optimizers by pairs."""
 MATRIX += ADAPTED
+EXPERTS = [
+    dataclasses.replace(cases_of(parallel, [Problem(family=family, **values)])[size], memory=memory)
+    for parallel, family, size, values, memory in (
+        (LAYOUTS[0], "glm4_moe", 0, {"packed": True}, NO_SAVINGS),
+        (LAYOUTS[0], "qwen2_moe", -1, {"optim": "muon"}, MemoryConfig(recompute="full")),
+        (layout(4, "ddp"), "glm4_moe", -1, {}, MemoryConfig(recompute="full")),
+        (layout(4, "zero1"), "qwen2_moe", 0, {"optim": "lion", "ema": 0.5}, NO_SAVINGS),
+        (layout(4, "zero2"), "glm4_moe", -1, {"masks": "idle"}, NO_SAVINGS),
+        (layout(4, "fsdp"), "glm4_moe", -1, {"optim": "muon", "tied": False}, NO_SAVINGS),
+        (layout(4, "hsdp", dp_shard=2), "qwen2_moe", 0, {"masks": "empty"}, NO_SAVINGS),
+        (layout(4, "ddp", tp=4), "glm4_moe", -1, {}, NO_SAVINGS),
+        (layout(4, "ddp", tp=4, sequence_parallel=False), "qwen2_moe", -1, {}, NO_SAVINGS),
+        (layout(4, "fsdp", tp=2), "glm4_moe", -1, {"optim": "muon"}, MemoryConfig("every")),
+        (layout(4, "ddp", pp=2), "glm4_moe", -1, {"packed": True}, NO_SAVINGS),
+        (layout(4, "ddp", cp=4, cp_kind="ring"), "glm4_moe", -1, {}, NO_SAVINGS),
+        (layout(4, "fsdp", cp=2), "qwen2_moe", 0, {"packed": True}, NO_SAVINGS),
+        (layout(4, "ddp", pp=2, tp=2), "qwen2_moe", -1, {}, NO_SAVINGS),
+        (layout(8, "ddp", pp=2, cp=2, tp=2), "glm4_moe", -1, {}, NO_SAVINGS),
+    )
+]
+"""Experts under each axis and kind; families, optimizers and recomputation by pairs."""
+MATRIX += EXPERTS
 HALF_BASE = Problem(adapter="lora", base_dtype="bf16", dtype="bf16", layers=4)
 ADAPTED_CROSS = [
     (problem, one, into)

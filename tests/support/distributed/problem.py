@@ -7,10 +7,15 @@ from typing import Any, Literal
 
 from llm_core.model.adapter import AdapterConfig
 from llm_core.model.config import ModelConfig
+from llm_core.model.expert_config import ExpertsConfig
 from llm_core.optim.config import OptimizerKind
 
 ROWS, TOKENS = 8, 16
 """Sequences of a global batch where a layout needs no more, and tokens of each."""
+
+
+BALANCED: dict[str, Any] = {"shared_dim": 24, "balance_loss": 0.3, "z_loss": 0.1}
+"""Weights so large that what they add to gradients counts."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,15 @@ class Problem:
             "llama": {},
             "qwen3": {"qk_norm": True, "own_head_dim": 6},
             "qwen2": {"qkv_bias": True},
+            "glm4_moe": {
+                "experts": ExpertsConfig(8, 3, **BALANCED, score="sigmoid", bias_rate=0.02)
+            },
+            "qwen2_moe": {
+                "qkv_bias": True,
+                "experts": ExpertsConfig(
+                    8, 2, normalised=False, shared_dim=32, shared_gate=True, balance_loss=0.5
+                ),
+            },
             "gpt2": {"norm": "layer", "ffn": "gelu", "positions": "learned"}
             | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
         }

@@ -31,6 +31,17 @@ SIZES = {
     "max_position_embeddings": 64,
 }
 GPT2 = {"vocab_size": 51, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+EXPERTS = SIZES | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+GLM = SIZES | {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 0,
+    "partial_rotary_factor": 1.0,
+    "head_dim": 8,
+    "num_mtp_layers": 0,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", SIZES | {"tie_word_embeddings": False}),
     "llama 3 rope": (
@@ -71,13 +82,33 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt 2": ("gpt2", GPT2),
     "gpt 2 untied": ("gpt2", GPT2 | {"tie_word_embeddings": False, "n_inner": 40}),
 }
+EXPERT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixtral": ("mixtral", EXPERTS | {"num_local_experts": 4, "head_dim": 12}),
+    "mixtral with a window": ("mixtral", EXPERTS | {"num_local_experts": 4, "sliding_window": 7}),
+    "qwen 2 moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 24}),
+    "qwen 2 moe, normalised": (
+        "qwen2_moe",
+        EXPERTS
+        | {"shared_expert_intermediate_size": 40, "norm_topk_prob": True, "qkv_bias": False},
+    ),
+    "qwen 3 moe": ("qwen3_moe", EXPERTS | {"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen 3 moe, normalised": (
+        "qwen3_moe",
+        EXPERTS | {"norm_topk_prob": True, "attention_bias": True, "num_experts_per_tok": 3},
+    ),
+    "glm 4.5": ("glm4_moe", GLM | {"routed_scaling_factor": 2.5}),
+    "glm 4.5 with normed heads": (
+        "glm4_moe",
+        GLM | {"n_shared_experts": 1, "use_qk_norm": True, "attention_bias": True},
+    ),
+}
 
 
 def reference(case: str, folder: Path, max_shard_size: str = "1GB") -> Any:
     """A random model of transformers, saved to `folder`."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    family, values = CASES[case]
+    family, values = (CASES | EXPERT_CASES)[case]
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **values)).eval()
     with torch.no_grad():
@@ -85,6 +116,9 @@ def reference(case: str, folder: Path, max_shard_size: str = "1GB") -> Any:
             parameter
         ) in model.parameters():  # initial biases are zeros and norms ones, which hides mistakes
             parameter.add_(torch.randn_like(parameter) * 0.2)
+        for name, bias in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                bias.add_(torch.randn_like(bias) * 0.2)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     return model
 

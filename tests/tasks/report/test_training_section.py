@@ -8,6 +8,7 @@ import pytest
 from llm_core.optim.config import OptimizerKind, ScheduleKind
 from tasks.report.run import Run
 from tasks.report.sections.training import OPTIMIZERS, SCHEDULES, training_section
+from tasks.training.stage import of_experts
 from tests.support.data.report_artifacts import published
 
 
@@ -54,3 +55,20 @@ def test_report_draws_the_slowest_processes_over_the_steps(tmp_path: Path) -> No
     assert "Pace of processes" in many and "process 39, 50: 20.5 times the median" in many
     assert "process 24," in many and "process 23," not in many, "the sixteen slowest"
     assert "Pace of processes" not in shown(1)
+
+
+def test_report_shows_how_tokens_were_shared_among_experts(tmp_path: Path) -> None:
+    def shown(metrics: dict[str, object]) -> str:
+        artifacts = published(tmp_path, {"train": metrics}, {})
+        return training_section(Run({artifact.stage: artifact for artifact in artifacts})).body
+
+    steps = [
+        {"step": n, "expert_load": [1.25, 1 + n / 8], "expert_entropy": [2.0, 1.5]}
+        for n in range(1, 4)
+    ]
+    found = of_experts(steps, steps)
+    assert found["experts"]["curve"][-1] == {"step": 3, "load": 1.375}
+    body = shown(found)
+    assert "Load of experts" in body and "1.25" in body and "1.50" in body
+    assert "Load of experts" not in shown({})
+    assert of_experts([{"step": 1}], []) == {}

@@ -13,9 +13,9 @@ from llm_core.infer.cpu import few_rows
 from llm_core.infer.cpu.products import speed_up
 from llm_core.kernels.cpu import decode
 from llm_core.model.attention import split_together
+from llm_core.model.feed_forward import gated
 from llm_core.model.norm import LayerNorm, RMSNorm, add_then_norm
 from llm_core.model.rope import rope_tables
-from llm_core.model.transformer import gated
 from tests.support.engine.small_model import make_model
 
 

@@ -1,0 +1,50 @@
+"""Runs of models of experts: what they log, resume and publish."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from llm_core.config import ConfigError
+from llm_core.huggingface.export import load_model
+from llm_core.model.expert_config import ExpertsConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.training.metric_log import read_rows
+from llm_core.training.run_config import RunConfig
+from llm_core.training.train import run
+from tests.support.engine.small_runs import result_bytes, run_config, stop_and_resume
+
+EXPERTS = ExpertsConfig(
+    6, 2, score="sigmoid", shared_dim=48, bias_rate=0.01, balance_loss=0.01, z_loss=0.001
+)
+
+
+def config_in(folder: Path) -> RunConfig:
+    plain = run_config(folder, train={"num_steps": 9, "checkpoint_every": 4})
+    return dataclasses.replace(plain, model=dataclasses.replace(plain.model, experts=EXPERTS))
+
+
+def test_a_stopped_run_resumes_to_the_same_bytes_biases_included(tmp_path: Path) -> None:
+    config, whole = config_in(tmp_path), tmp_path / "whole"
+    whole.mkdir()
+    run(config, whole)
+    assert result_bytes(stop_and_resume(config, tmp_path / "stopped", 6)) == result_bytes(whole)
+    bias_E = load_model(whole / "model").blocks[0].get_buffer("ffn.router.bias")
+    # Nine steps of ± 0.01, as float32 adds them.
+    assert 0 < bias_E.abs().max() < 0.0901
+    rows = [row for row in read_rows(whole / "metrics.jsonl") if "train_loss" in row]
+    assert [len(row["expert_load"]) for row in rows] == [config.model.num_layers] * 9
+    assert all(load >= 1 for row in rows for load in row["expert_load"])
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"] - 0.1
+
+
+def test_experts_that_tensor_ranks_cannot_share_are_refused_by_name(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    with pytest.raises(ConfigError, match=r"model.experts.number \(5\) must be shared by 2"):
+        dataclasses.replace(
+            config,
+            model=dataclasses.replace(config.model, experts=dataclasses.replace(EXPERTS, number=5)),
+            parallel=ParallelConfig(num_processes=2, kind="ddp", tp=2, device="cpu"),
+        )
