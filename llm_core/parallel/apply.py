@@ -211,7 +211,11 @@ def _replicate(model: Transformer, ranks: Ranks) -> DistributedDataParallel:
     group = ranks.weights.get_group("dp_shard")
     # Equal seeds gave equal weights, so nothing has to be broadcast.
     replica = DistributedDataParallel(
-        model, process_group=group, init_sync=False, gradient_as_bucket_view=True
+        model,
+        process_group=group,
+        init_sync=False,
+        broadcast_buffers=False,
+        gradient_as_bucket_view=True,
     )
     replica.register_comm_hook(group, _sum_gradients)
     return replica

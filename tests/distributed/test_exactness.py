@@ -10,6 +10,7 @@ from llm_core.memory.config import MemoryConfig
 from tests.support.distributed.cases import (
     ADAPTED,
     ADAPTED_CROSS,
+    CODED,
     COPIED_KEYS,
     FROZEN,
     LAYOUTS,
@@ -110,6 +111,7 @@ FAST = [
     Run(COPIED_KEYS[6]),
     Run(COPIED_KEYS[0], layout(4, "fsdp")),
     *(Run(ADAPTED[number]) for number in (3, 7, 9, 13, 18)),
+    *(Run(CODED[number]) for number in (3, 4, 6)),
     Run(
         Case(
             layout(4, "fsdp", tp=2),
