@@ -45,7 +45,8 @@ def short_dtype(config: ModelConfig, name: str, shape: Sequence[int]) -> torch.d
     if not isinstance(config, AdaptedModelConfig) or config.adapter.base_dtype == "fp32":
         return None
     # Norms and biases are a thousandth of a model, and lose more.
-    return torch.bfloat16 if len(shape) > 1 and not is_factor(name) else None
+    is_short = len(shape) > 1 and not is_factor(name) and coded_layer(config, name) is None
+    return torch.bfloat16 if is_short else None
 
 
 def _shorten(model: Transformer) -> None:

@@ -160,7 +160,7 @@ def test_a_base_in_codes_takes_the_predicted_bytes(parallel: ParallelConfig, fam
 def test_an_8b_model_with_a_base_in_codes_is_fine_tuned_in_8_gib() -> None:
     words = (
         "model=llama_8b model.vocab_size=32000 adapter=qlora train.dtype=bf16 hardware=h200"
-        " train.seq_len=4096 train.micro_batch_sequences=1 train.global_batch_sequences=16"
+        " train.seq_len=2048 train.micro_batch_sequences=1 train.global_batch_sequences=16"
         " memory.recompute=full memory.loss_chunk_tokens=256"
     )
     config = compose(words.split())

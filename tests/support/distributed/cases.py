@@ -239,10 +239,10 @@ CODED = [
     for parallel, values in (
         (LAYOUTS[0], {"packed": True}),
         (layout(4, "ddp"), {"family": "gpt2", "optim": "lion"}),
-        (layout(2, "ddp", tp=2), {"tied": False}),
+        (layout(4, "ddp", tp=2), {"tied": False}),
         (layout(4, "ddp", tp=2, sequence_parallel=False), {"family": "gpt2"}),
         (layout(4, "ddp", pp=4), {"masks": "idle"}),
-        (layout(2, "ddp", pp=2, pp_schedule="zero_bubble"), {"tied": False}),
+        (layout(4, "ddp", pp=2, pp_schedule="zero_bubble"), {"tied": False}),
         (layout(4, "ddp", cp=2, tp=2), {}),
     )
 ]
