@@ -4,6 +4,7 @@ with them."""
 from __future__ import annotations
 
 import dataclasses
+import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,13 @@ from llm_core.training.metric_log import read_rows
 from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status
 from llm_core.training.train import run_in
-from tests.support.engine.small_runs import MODEL, result_bytes, run_config, signal_when
+from tests.support.engine.small_runs import (
+    MODEL,
+    kill_trainer,
+    result_bytes,
+    run_config,
+    signal_when,
+)
 
 WIDE = dataclasses.replace(MODEL, dim=64, ffn_dim=128)
 CODED = AdapterConfig(kind="lora", rank=4, alpha=8, base_codes="nf4")
@@ -93,6 +100,17 @@ def test_a_stopped_run_resumes_to_the_same_bytes(
         assert run_in(tmp_path, config) == "preempted"
     run_in(tmp_path, config)
     assert result_bytes(tmp_path) == result_bytes(finished)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_in_the_same_bytes(
+    config: RunConfig, finished: Path, tmp_path: Path
+) -> None:
+    moments = random.Random(5)
+    for _ in range(6):
+        kill_trainer(tmp_path, config, moments.randrange(1, 13))
+    run_in(tmp_path / "work", config)
+    assert result_bytes(tmp_path / "work") == result_bytes(finished)
 
 
 @pytest.mark.parametrize("recompute", ["full", "selective"])
