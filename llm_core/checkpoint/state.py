@@ -12,6 +12,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from llm_core.model.experts import router_biases
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local, placed_weights
 
@@ -33,7 +34,7 @@ def collect_state(layout: Layout, optimizer: OptimizerState) -> dict[str, Tensor
     for name, parameter, place in placed_weights(layout):
         if parameter.requires_grad and f"model.{name}" not in state:
             state[f"model.{name}"] = place.view(local(parameter.detach()))
-    state |= {f"model.{name}": bias for name, bias in layout.bare.named_buffers()}
+    state |= {f"model.{name}": bias for name, bias in router_biases(layout.bare)}
     return state | layout.counts | optimizer.state_views()
 
 

@@ -4,7 +4,7 @@ what is cheap to make.
 | recompute | kept of a block for its backward pass | recomputed |
 |---|---|---|
 | none | everything | nothing |
-| selective | its input, attention, every second product (queries, keys and values; gate and up) | norms, gates, one product |
+| selective | its input, attention, two products (queries, keys and values; gate and up) | norms, gates, one product, factors of adapters |
 | every | of one block in `every_k` its input, everything of the others | those blocks |
 | full | its input | the block, a third more work in all (Chen et al., 2016) |
 
@@ -29,11 +29,20 @@ from torch.utils.checkpoint import (
 )
 
 from llm_core.memory.config import MemoryConfig
+from llm_core.model.adapter import AdaptedModelConfig, layers_of
+from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer
 
 PRODUCTS = frozenset(
-    {"aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_mm", "llm_core::swiglu_product"}
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::_scaled_mm",
+        "llm_core::swiglu_product",
+        "llm_core::coded_product",
+    }
 )
+"""Of linear layers; those of attention that no kernel computes are `aten::bmm`."""
 KEPT = frozenset(
     {
         "aten::_scaled_dot_product_flash_attention",
@@ -55,7 +64,8 @@ KEPT = frozenset(
 
 def apply_recompute(model: Transformer, config: MemoryConfig) -> None:
     """Let the blocks of this process that are chosen recompute."""
-    options = {"context_fn": _selective} if config.recompute == "selective" else {}
+    selective = partial(_selective, products_kept(model.config))
+    options = {"context_fn": selective} if config.recompute == "selective" else {}
     run = partial(checkpoint, use_reentrant=False, preserve_rng_state=False, **options)
     for block in model.own_blocks:
         # By the layer's place in the whole model, so that pipelines recompute what one process
@@ -66,25 +76,42 @@ def apply_recompute(model: Transformer, config: MemoryConfig) -> None:
             block.recompute = run
 
 
-def _selective() -> Any:
-    return create_selective_checkpoint_contexts(_Policy())
+def products_kept(config: ModelConfig) -> tuple[bool, ...]:
+    """Of the products of a block's linear layers in turn, which are kept.
+
+    The second of each pair leads back into the residual stream: narrow, and the last of a block is
+    not needed at all. Two factors beside a layer are small products, and their result is as wide as
+    the layer's own, which is kept already.
+    """
+    factored = config.factored if isinstance(config, AdaptedModelConfig) else {}
+    found: list[bool] = []
+    for number, name in enumerate(layers_of(config)):
+        found += [number % 2 == 0, *([False, False] if name in factored else [])]
+    return tuple(found)
+
+
+def _selective(kept: tuple[bool, ...]) -> Any:
+    return create_selective_checkpoint_contexts(_Policy(kept))
 
 
 class _Policy:
     """Keep or recompute, for the operations of one pass through one block."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: tuple[bool, ...]) -> None:
+        self.kept = kept
         # Of the first pass and of its repetition, which must decide alike.
         self.num_products = {False: 0, True: 0}
+        self.num_in_attention = {False: 0, True: 0}
 
     def __call__(
         self, context: Any, operation: Any, *_inputs: Any, **_named: Any
     ) -> CheckpointPolicy:
-        name = operation.name()
+        name, again = operation.name(), context.is_recompute
         keep = name in KEPT
         if name in PRODUCTS:
-            # The second of each pair leads back into the residual stream: narrow, and the last of a
-            # block is not needed at all.
-            self.num_products[context.is_recompute] += 1
-            keep = self.num_products[context.is_recompute] % 2 == 1
+            keep = self.kept[self.num_products[again] % len(self.kept)]
+            self.num_products[again] += 1
+        elif name == "aten::bmm":  # scores, then what is mixed by them
+            self.num_in_attention[again] += 1
+            keep = self.num_in_attention[again] % 2 == 0
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE

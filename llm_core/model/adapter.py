@@ -21,6 +21,10 @@ from llm_core.model.config import ModelConfig
 
 FACTOR = re.compile(r"\.lora\.[ab]$")
 """End of the names of trained factors."""
+IN_CODES = re.compile(r"blocks\.\d+\.(attention\.(?:qkv|out)|ffn\.(?:gate_up|up|down))\.weight$")
+"""Names of the weights that `adapter.base_codes` is for."""
+CODED_BLOCK, CODED_GROUP = 64, 256
+"""Numbers that share a scale, and scales that share one (QLoRA)."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,9 @@ class AdapterConfig:
     base_dtype: Literal["fp32", "bf16"] = "fp32"
     """Dtype in which the frozen matrices are kept. bf16 takes half the memory and needs
     train.dtype=bf16."""
+    base_codes: Literal["none", "nf4"] = field(default="none", metadata=IN_KEY_IF_SET)
+    """nf4 (QLoRA): the frozen matrices of blocks are kept in 4 bits and restored for each product;
+    embedding and head in base_dtype."""
     init_from: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """PEFT folder that training starts from. Its content is in the key, its place is not."""
 
@@ -78,6 +85,17 @@ class Factored:
     def shapes(self, rank: int) -> dict[str, tuple[int, int]]:
         """Of the factors: the A of each part below each other, and B in the order of the matrix."""
         return {"a": (len(self.parts) * rank, self.columns), "b": (self.rows, rank)}
+
+    @property
+    def coded_groups(self) -> int:
+        """Groups of scales of the whole layer in 4 bits; each part begins one."""
+        runs, blocks = self.rows // sum(self.parts), self.columns // CODED_BLOCK
+        return sum(-(-part * runs * blocks // CODED_GROUP) for part in self.parts)
+
+    def coded_bytes(self, rows: int, columns: int) -> int:
+        """Of a part of the layer in 4 bits: codes, a scale for each block, the place of each row;
+        two float32 for each group of scales."""
+        return rows * (columns // 2 + columns // CODED_BLOCK + 4) + 8 * self.coded_groups
 
 
 @dataclass(frozen=True)
@@ -163,6 +181,14 @@ def without_factors(model: ModelConfig) -> ModelConfig:
         return model
     values = {each.name: getattr(model, each.name) for each in dataclasses.fields(ModelConfig)}
     return ModelConfig(**values)
+
+
+def coded_layer(model: ModelConfig, name: str) -> str | None:
+    """The layer of a block whose weight has this name, if that is kept in codes."""
+    if not isinstance(model, AdaptedModelConfig) or model.adapter.base_codes == "none":
+        return None
+    found = IN_CODES.search(name)
+    return found and found[1]
 
 
 def is_factor(name: str) -> bool:

@@ -16,7 +16,7 @@ them as well: tiles of initial weights, cuts by rows, checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -34,6 +34,13 @@ from llm_core.model.precision import product_dtype
 # D model width · F inner width of an expert
 
 Exchange = Callable[[Tensor], Tensor]
+ROUTER_BIAS = "ffn.router.bias"
+"""End of the name of what balances a router's load."""
+
+
+def router_biases(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, bias) of routers that balance their load by one: in float32, and in no gradient."""
+    return (found for found in model.named_buffers() if found[0].endswith(ROUTER_BIAS))
 
 
 class Router(nn.Module):

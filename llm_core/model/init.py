@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from llm_core.model.adapter import is_factor
+from llm_core.model.config import ModelConfig
+from llm_core.model.experts import router_biases
 from llm_core.model.transformer import Transformer, global_name
 
 TILE = (256, 256)
@@ -50,27 +52,29 @@ def init_weights(
 ) -> None:
     """Give every parameter its initial value, or the pieces of it that are here. Costs a tile of
     extra memory. chosen: whether one of this name gets it."""
-    weight_std = 0.5 / math.sqrt(model.config.dim)
-    residual_std = weight_std / math.sqrt(2 * model.config.num_layers)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if not chosen(name):
                 continue
-            leads_back = name.endswith(LEADS_BACK)
-            std = residual_std if leads_back else weight_std
             found = global_name(model.config, name)
             shape, piece, box = (locate or _whole)(found, parameter)
-            if is_factor(name):
-                std = 1 / math.sqrt(3 * shape[1])
             if name.endswith("lora.b"):
                 piece.zero_()
             elif len(shape) == 1:
                 piece.fill_(0.0 if found.endswith("bias") else 1.0)
             else:
-                _fill(piece, box, found, shape, std, seed)
-        for name, bias in model.named_buffers():
+                _fill(piece, box, found, shape, std_of(model.config, name, shape), seed)
+        for name, bias in router_biases(model):
             if chosen(name):
                 bias.zero_()
+
+
+def std_of(config: ModelConfig, name: str, shape: Sequence[int]) -> float:
+    """Standard deviation of the initial values of a matrix."""
+    if is_factor(name):
+        return 1 / math.sqrt(3 * shape[1])
+    leads_back = name.endswith(LEADS_BACK)
+    return 0.5 / math.sqrt(config.dim) / (math.sqrt(2 * config.num_layers) if leads_back else 1)
 
 
 def _whole(_name: str, parameter: nn.Parameter) -> tuple[Sequence[int], Tensor, Box]:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from llm_core.model.adapter import AdaptedModelConfig
+from llm_core.model.adapter import AdaptedModelConfig, layers_of
+from llm_core.model.nf4 import CodedWeight
 
 # I inputs · O outputs · R rank · P parts
 
@@ -37,12 +38,20 @@ class Factors(nn.Module):
 
 
 class AdaptedLinear(nn.Linear):
-    """A linear layer with factors beside it."""
+    """A linear layer with factors beside it, or a weight in codes, or both."""
 
-    lora: Factors
+    lora: Factors | None
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + self.lora(x)
+        out = product(x, self.weight, self.bias)
+        return out if self.lora is None else out + self.lora(x)
+
+
+def product(x: Tensor, weight: Tensor | CodedWeight, bias: Tensor | None = None) -> Tensor:
+    """x [..., I] → [..., O] of a weight as numbers or as codes."""
+    if isinstance(weight, CodedWeight):
+        return weight(x, bias)
+    return F.linear(x, weight, bias)
 
 
 def spread(b_OR: Tensor, parts: tuple[int, ...]) -> Tensor:
@@ -65,17 +74,21 @@ def merge(weight_OI: Tensor, a: Tensor, b: Tensor, parts: tuple[int, ...], scale
 
 def add_factors(blocks: Iterable[nn.Module], config: AdaptedModelConfig) -> None:
     """Put factors beside the layers of blocks that the config names."""
-    adapter = config.adapter
+    adapter, factored = config.adapter, config.factored
     for block in blocks:
-        for name, layer in config.factored.items():
+        for name, layer in layers_of(config).items():
+            if name not in factored and adapter.base_codes == "none":
+                continue
             plain = block.get_submodule(name)
             assert isinstance(plain, nn.Linear)
-            factors = Factors(plain, layer.parts, adapter.rank, adapter.strength)
+            factors = None
+            if name in factored:
+                factors = Factors(plain, layer.parts, adapter.rank, adapter.strength)
             owner, _, last = name.rpartition(".")
             setattr(block.get_submodule(owner), last, _beside(plain, factors))
 
 
-def _beside(plain: nn.Linear, factors: Factors) -> AdaptedLinear:
+def _beside(plain: nn.Linear, factors: Factors | None) -> AdaptedLinear:
     # On the meta device, as its own weights are not used.
     layer = AdaptedLinear(plain.in_features, plain.out_features, bias=False, device="meta")
     layer.weight, layer.bias, layer.lora = plain.weight, plain.bias, factors

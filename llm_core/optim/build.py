@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch.distributed.tensor import DTensor
 
+from llm_core.model.experts import ROUTER_BIAS
 from llm_core.optim.adafactor import Adafactor
 from llm_core.optim.adamw import AdamW
 from llm_core.optim.average import Average
@@ -65,7 +66,7 @@ def _balance(layout: Layout) -> Balance | None:
     if experts is None or not experts.bias_rate:
         return None
     biases = {
-        number: block.get_buffer("ffn.router.bias")
+        number: block.get_buffer(ROUTER_BIAS)
         for number, block in enumerate(layout.bare.blocks)
         if block is not None
     }

@@ -224,6 +224,7 @@ def _replicate(model: Transformer, ranks: Ranks) -> DistributedDataParallel:
         model,
         process_group=group,
         init_sync=False,
+        broadcast_buffers=False,
         gradient_as_bucket_view=True,
     )
     replica.register_comm_hook(group, _sum_gradients)

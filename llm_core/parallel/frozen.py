@@ -7,14 +7,15 @@ optimizers keep no state for it, and checkpoints leave it out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
 
 from llm_core.config import ConfigError
-from llm_core.model.adapter import AdaptedModelConfig, is_factor
+from llm_core.model.adapter import AdaptedModelConfig, coded_layer, is_factor
 from llm_core.model.config import ModelConfig
+from llm_core.model.nf4 import CodedWeight
 from llm_core.model.transformer import Transformer, global_name
 from llm_core.parallel.degrees import StagePlan
 from llm_core.parallel.places import whole_shapes
@@ -44,13 +45,20 @@ def short_dtype(config: ModelConfig, name: str, shape: Sequence[int]) -> torch.d
     if not isinstance(config, AdaptedModelConfig) or config.adapter.base_dtype == "fp32":
         return None
     # Norms and biases are a thousandth of a model, and lose more.
-    return torch.bfloat16 if len(shape) > 1 and not is_factor(name) else None
+    is_short = len(shape) > 1 and not is_factor(name) and coded_layer(config, name) is None
+    return torch.bfloat16 if is_short else None
 
 
 def _shorten(model: Transformer) -> None:
-    """Give frozen matrices the dtype that the adapter says; on the meta device."""
+    """Give frozen matrices the form that the adapter says; on the meta device."""
     short: dict[nn.Parameter, nn.Parameter] = {}
     for name, weight in list(model.named_parameters(remove_duplicate=False)):
+        if (layer := coded_layer(model.config, name)) is not None:
+            assert isinstance(model.config, AdaptedModelConfig)
+            owner = model.get_submodule(name.removesuffix(".weight"))
+            del owner.weight  # a parameter, which only another may take the place of
+            owner.weight = CodedWeight(model.config, layer, *weight.shape)
+            continue
         if (dtype := short_dtype(model.config, name, weight.shape)) is None:
             continue
         # By parameter and not by name, so that tied weights stay one.
@@ -58,6 +66,13 @@ def _shorten(model: Transformer) -> None:
             short[weight] = nn.Parameter(weight.to(dtype), requires_grad=False)
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, short[weight])
+
+
+def coded_weights(model: Transformer) -> Iterator[tuple[str, CodedWeight]]:
+    """(name, weight) of those of this process that are kept in codes."""
+    for name, module in model.named_modules():
+        if isinstance(module, CodedWeight):
+            yield name, module
 
 
 def _is_first(name: str, plan: StagePlan) -> bool:

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from llm_core.model.adapter import is_factor
 from llm_core.model.attention import Attention
 from llm_core.model.experts import SparseFeedForward
-from llm_core.model.lora import AdaptedLinear
+from llm_core.model.lora import AdaptedLinear, product
 from llm_core.model.loss import CrossEntropy
 from llm_core.model.precision import product_dtype
 from llm_core.model.transformer import Transformer
@@ -169,7 +169,7 @@ class CutOutputs(CutLinear):
         bias = None if self.bias is None else self.own(self.bias)
         if shards.overlap is None:
             x_BTD = shards.enter(x_BTD)
-            return self.plus_factors(F.linear(x_BTD, weight, bias), x_BTD)
+            return self.plus_factors(product(x_BTD, weight, bias), x_BTD)
         return plus_bias(shards.overlap.enter(x_BTD, weight), bias)
 
     def own(self, held: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ class CutInputs(CutLinear):
     def forward(self, x_BTD: Tensor) -> Tensor:
         shards = self.shards
         if shards.overlap is None:
-            addends_BTD = self.plus_factors(F.linear(x_BTD, self.weight), x_BTD)
+            addends_BTD = self.plus_factors(product(x_BTD, self.weight), x_BTD)
             return plus_bias(shards.leave(addends_BTD), self.bias)
         return plus_bias(shards.overlap.leave(x_BTD, self.weight), self.bias)
 

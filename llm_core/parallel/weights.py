@@ -11,12 +11,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from llm_core.model.init import Box, init_weights
+from llm_core.model.experts import ROUTER_BIAS, router_biases
+from llm_core.model.init import Box, drawn, init_weights, std_of
 from llm_core.model.transformer import as_it_is, global_name
 from llm_core.parallel.cuts import cut_dim, part_of
-from llm_core.parallel.frozen import short_dtype
+from llm_core.parallel.frozen import coded_weights, short_dtype
 from llm_core.parallel.layout import Layout
-from llm_core.parallel.places import local, placed_weights, whole_shapes
+from llm_core.parallel.places import local, place_of, placed_weights, whole_shapes
 from llm_core.parallel.ranks import Ranks
 
 ALL = slice(None)
@@ -35,9 +36,14 @@ def initialize(
         return shapes[name], local(weight), box_of(layout, name, weight, shapes[name])
 
     init_weights(layout.bare, seed, locate, chosen)
+    config = layout.bare.config
+    for name, codes in coded_weights(layout.bare):
+        if chosen(name):
+            whole = drawn(name, shapes[name], std_of(config, name, shapes[name]), seed)
+            codes.write(whole, *box_of(layout, name, codes.codes_OI, shapes[name]))
 
 
-def box_of(layout: Layout, name: str, weight: nn.Parameter, shape: torch.Size) -> Box:
+def box_of(layout: Layout, name: str, weight: Tensor, shape: torch.Size) -> Box:
     """Which box of the whole weight of this name and shape is on this process."""
     box = [range(size) for size in shape]
     dim = None if layout.tensor is None else cut_dim(name)
@@ -75,9 +81,14 @@ def write_weights(
             box = box_of(layout, found, weight, shapes[found])
             rows, *columns = (slice(run.start, run.stop) for run in box)
             local(weight).copy_(weights.rows(found, rows)[(ALL, *columns)])
-        for name, bias in layout.bare.named_buffers():
+        for name, bias in router_biases(layout.bare):
             if chosen(name):
                 bias.copy_(weights.rows(name, ALL))
+    for name, codes in coded_weights(layout.bare):
+        if chosen(name):
+            # Scales of codes are quantised over the whole weight.
+            box = box_of(layout, name, codes.codes_OI, shapes[name])
+            codes.write(weights.rows(name, ALL), *box)
 
 
 def whole_weights(
@@ -102,8 +113,9 @@ def each_whole_weight(
     a tied one by its first name. Every rank must go through all of them."""
     config, pipeline = layout.bare.config, layout.pipeline
     own = {name: (weight, place) for name, weight, place in reversed(list(placed_weights(layout)))}
+    coded = dict(coded_weights(layout.bare))
     rank = 0 if pipeline is None else dist.get_rank(pipeline.group)
-    buffers = dict(layout.bare.named_buffers())
+    biases = dict(router_biases(layout.bare))
     wide = functools.reduce(torch.promote_types, (weight.dtype for weight, _ in own.values()))
     for name, shape in whole_shapes(config).items():
         if global_name(config, name) != name:
@@ -113,11 +125,14 @@ def each_whole_weight(
             owner = next(
                 r for r in range(pipeline.plan.num_ranks) if pipeline.plan.has_weight(r, name)
             )
-        if name.endswith("router.bias"):
+        if name.endswith(ROUTER_BIAS):
             empty = torch.empty(shape, dtype=torch.float32, device=ranks.device)
-            whole = buffers[name] if rank == owner else empty
+            whole = biases[name] if rank == owner else empty
         elif rank == owner:
-            weight, place = own[name]
+            if name in coded:
+                numbers = nn.Parameter(coded[name].numbers(wide), requires_grad=False)
+                own[name] = numbers, place_of(layout, name, numbers, shape)
+            weight, place = own.pop(name)
             whole = place.whole(local(of(weight).detach())).contiguous()
         else:
             # A frozen matrix may have another dtype than trained weights.

@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llm_core.memory.config import MemoryConfig
+from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.config import ONE_PASS_KERNELS, ComputeConfig, ModelConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import LOOPED, V_SHAPED
@@ -194,5 +195,7 @@ def logits_bytes(
     held = min(chunk or tokens, tokens) * ids * each
     if chunk:
         # The gradient of the stream, and of the head in float32.
-        held += tokens * model.dim * STREAM_BYTES[train.dtype] + 4 * ids * model.dim
+        held += tokens * model.dim * STREAM_BYTES[train.dtype]
+        if not isinstance(model, AdaptedModelConfig):  # whose head is frozen
+            held += 4 * ids * model.dim
     return held

@@ -193,13 +193,15 @@ def _copies(work: Work, at: Coordinates, shards: int) -> int:
         # are compiled and computed twice it is cast anew.
         again = {"none": 0.0, "every": 1 / work.memory.every_k}.get(work.memory.recompute, 1.0)
         kept = 1 - again if work.train.compile else 1.0
-        cast = [w for w in held if len(w.shape) > 1 and w.bytes_each != half]
+        cast = [w for w in held if len(w.shape) > 1 and w.bytes_each != half and not w.coded_bytes]
         products = int(kept * sum(w.numel for w in cast if w.in_blocks))
         if _has_head(work, at) and any(not w.in_blocks for w in cast):
             products += model.vocab_size * model.dim // parallel.tp
+        # One matrix of codes at a time is restored.
+        restored = max((math.prod(w.shape) for w in held if w.coded_bytes), default=0)
         # Sums over micro batches lie beside DDP's buckets until the last one.
         accumulates = parallel.kind == "ddp" and parallel.pp == 1 and work.micro_batches > 1
-        return half * products + (4 * whole if accumulates else 0)
+        return half * products + (half or 4) * restored + (4 * whole if accumulates else 0)
     number, gradient = half or 4, work.train.gradient_bits // 8
     # While a unit is reduced: its gradients as they come, and as they are sent.
     reduced = max(block, ends) * (number + gradient)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from llm_core.model.adapter import AdaptedModelConfig, is_factor
+from llm_core.model.adapter import AdaptedModelConfig, coded_layer, is_factor, layers_of
 from llm_core.model.config import ModelConfig
 from llm_core.model.expert_config import ExpertsConfig
 from llm_core.optim.config import OptimConfig
@@ -64,6 +64,12 @@ class Held:
     """Without gradient and optimizer state."""
     bytes_each: int = MASTER_BYTES
     """Of one number of it."""
+    coded_bytes: int = 0
+    """Of one of them that is kept in codes; 0: it is kept as numbers."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.count * self.coded_bytes or self.numel * self.bytes_each
 
     @property
     def numel(self) -> int:
@@ -152,6 +158,10 @@ def held_weights(
             return MASTER_BYTES
         return 2 if model.adapter.base_dtype == "bf16" else MASTER_BYTES
 
+    def in_codes(name: str, part: Shape) -> int:
+        layer = coded_layer(model, f"blocks.0.{name}")
+        return 0 if layer is None else layers_of(model)[layer].coded_bytes(*part)
+
     outside = weights_outside(model)
     if parallel.pp > 1 and model.tied_embeddings:
         outside["head.weight"] = outside["embedding.weight"]
@@ -169,7 +179,8 @@ def held_weights(
         num_frozen = sum(is_frozen(f"blocks.{n}.{name}") for n in layers)
         for count, frozen in ((len(layers) - num_frozen, False), (num_frozen, True)):
             if count:
-                found.append(Held(name, part, count, frozen, rests_in(name, shape)))
+                bytes_each = rests_in(name, shape)
+                found.append(Held(name, part, count, frozen, bytes_each, in_codes(name, part)))
     return found
 
 
@@ -209,7 +220,7 @@ def state_bytes(
         for each in held
     ]
     kept = mine if parallel.shards_weights else held
-    weights = sum(each.numel * each.bytes_each for each in kept)
+    weights = sum(each.num_bytes for each in kept)
     num_trained = sum(each.numel for each in kept if not each.is_frozen)
     optimizer = sum(e.count * _optimizer_bytes(e, optim) for e in mine if not e.is_frozen)
     optimizer += averaged * MASTER_BYTES * sum(e.numel for e in mine if not e.is_frozen)

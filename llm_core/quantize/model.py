@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from llm_core.config import ConfigError
 from llm_core.model.config import ModelConfig
+from llm_core.model.experts import router_biases
 from llm_core.model.transformer import EMBEDDING, HEAD, Transformer, global_name
 from llm_core.quantize.formats import Format, Rounded, round_weight
 from llm_core.quantize.layers import RoundedEmbedding, RoundedLinear
@@ -70,7 +71,7 @@ def fill(
 ) -> None:
     """Give a model on the meta device its weights, one at a time, and set it to evaluate."""
     config, state = model.config, dict[str, Tensor]()
-    buffers = {name for name, _ in model.named_buffers()}  # of routers, in float32
+    buffers = {name for name, _ in router_biases(model)}
     for name in model.state_dict():
         same = state.get(global_name(config, name))
         own = torch.float32 if name in buffers else dtype

@@ -21,7 +21,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, check_context, check_tensor, divisors
-from llm_core.training.combinations import check_compression, check_settings
+from llm_core.training.combinations.settings import check_compression, check_settings
 from llm_core.training.config import TrainConfig
 from llm_core.training.fit import PredictedMemory
 

@@ -231,6 +231,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
 def held_bytes(layout: Layout, optimizer: Optimizer) -> dict[str, int]:
     """What this process holds, as the optimizer says it, with the frozen weights."""
     frozen = [local(weight) for weight in layout.bare.parameters() if not weight.requires_grad]
+    frozen += layout.bare.buffers()  # weights in codes, biases of routers
     here = sum(weight.nbytes for weight in frozen if weight.device.type == layout.device.type)
     held = optimizer.held_bytes()
     return held | {"weights": held["weights"] + here}

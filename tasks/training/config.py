@@ -12,7 +12,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.planner.hardware import HardwareConfig
-from llm_core.training.combinations import check_compression
+from llm_core.training.combinations.settings import check_compression
 from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import check_run
 from tasks.clusters.config import ClusterConfig, check_nodes

@@ -10,6 +10,7 @@ from llm_core.memory.config import MemoryConfig
 from tests.support.distributed.cases import (
     ADAPTED,
     ADAPTED_CROSS,
+    CODED,
     COPIED_KEYS,
     EXPERTS,
     FROZEN,
@@ -116,6 +117,7 @@ FAST = [
         Case(layout(4, "fsdp", tp=2), Problem(family="glm4_moe", layers=4), 1),
         layout(4, "zero1", pp=2),
     ),
+    *(Run(CODED[number]) for number in (3, 4, 6)),
     Run(
         Case(
             layout(4, "fsdp", tp=2),

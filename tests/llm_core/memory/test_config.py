@@ -9,7 +9,7 @@ import pytest
 from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
 from llm_core.parallel.config import ParallelConfig
-from llm_core.training.combinations import check_memory
+from llm_core.training.combinations.settings import check_memory
 from tests.support.engine.small_runs import MODEL
 
 

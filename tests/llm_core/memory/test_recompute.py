@@ -10,6 +10,7 @@ import torch
 from llm_core.infer.cache.static import StaticCache
 from llm_core.memory.config import MemoryConfig
 from llm_core.memory.recompute import apply_recompute
+from llm_core.model.adapter import AdapterConfig, adapted
 from llm_core.model.config import ModelConfig
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Block, Transformer
@@ -80,6 +81,24 @@ def test_what_is_kept_for_backward_falls_from_none_to_selective_to_full(backend:
         and kept["none"] > kept["every"] > kept["full"]
     )
     assert peaks["none"] > peaks["selective"] > peaks["full"]
+
+
+@pytest.mark.parametrize("targets", [(), ("qkv",), ("out", "down")], ids=str)
+def test_selective_keeps_no_more_beside_an_adapter(targets: tuple[str, ...]) -> None:
+    adapter = AdapterConfig("lora", rank=2, targets=targets)
+    ids, kept, found = torch.randint(0, VOCAB_SIZE, (8, 64)), {}, {}
+    for config in (LLAMA, adapted(LLAMA, adapter)):
+        for kind in ("none", "selective"):
+            model = make_model(config, {"recompute": kind})
+            with LiveBytes(model.parameters()) as live:
+                loss = model(ids).square().sum()
+                kept[config, kind] = live.now
+                loss.backward()
+            found[config, kind] = [weight.grad for weight in model.parameters()]
+    plain, beside = (kept[config, "selective"] for config in (LLAMA, adapted(LLAMA, adapter)))
+    assert beside <= 1.01 * plain
+    pairs = (found[adapted(LLAMA, adapter), kind] for kind in ("none", "selective"))
+    assert all(torch.equal(a, b) for a, b in zip(*pairs, strict=True))
 
 
 @pytest.mark.parametrize(

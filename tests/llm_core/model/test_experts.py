@@ -17,7 +17,7 @@ from llm_core.model.expert_config import ExpertsConfig
 from llm_core.model.experts import SparseFeedForward
 from llm_core.optim.balance import Balance
 from llm_core.parallel.config import ParallelConfig
-from llm_core.training.combinations import check_settings
+from llm_core.training.combinations.settings import check_settings
 from llm_core.training.config import TrainConfig
 from llm_core.training.expert_load import load_row
 

@@ -16,7 +16,7 @@ from llm_core.parallel.compression.codecs import FP8, INT8, SIGNS, Codec
 from llm_core.parallel.compression.reduction import orthonormal
 from llm_core.parallel.compression.sizes import BLOCK, shrinks
 from llm_core.parallel.config import ParallelConfig
-from llm_core.training.combinations import check_compression
+from llm_core.training.combinations.settings import check_compression
 from tasks.training.config import TrainStageConfig
 from tests.support.engine.small_runs import MODEL, OPTIM, TRAIN
 

@@ -19,6 +19,7 @@ from llm_core.optim.groups import is_trained
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.places import local, whole_shapes
+from llm_core.planner.step import plan_memory
 from llm_core.planner.weights import (
     StateBytes,
     block_shapes,
@@ -62,6 +63,7 @@ def held_bytes(
                 [weight for weight in built.bare.parameters() if weight.requires_grad],
             )
         )
+        weights += sum(buffer.nbytes for buffer in built.bare.buffers())  # codes
         state = sum(state.piece.nbytes for method in optimizer.methods for state in method.states())
     return StateBytes(weights, trained, state)
 
@@ -150,6 +152,33 @@ def test_beside_an_adapter_only_factors_have_gradients_and_state(
         found = state_bytes(model, optim, parallel, place)
         assert found == held_bytes(model, optim, parallel, rank)
         assert 2 * found.gradients == found.optimizer
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    "parallel",
+    [layout(1, "none"), layout(4, "ddp", tp=2), layout(4, "ddp", pp=2)],
+    ids=layout_name,
+)
+def test_a_base_in_codes_takes_the_predicted_bytes(parallel: ParallelConfig, family: str) -> None:
+    problem = Problem(layers=4, adapter="lora", base_codes="nf4", family=family)
+    model, optim = adapted(problem.model(), problem.adapter_config), OptimConfig(lr=1e-3)
+    for rank, place in enumerate(every_process(parallel)):
+        found = state_bytes(model, optim, parallel, place)
+        assert found == held_bytes(model, optim, parallel, rank)
+        assert 2 * found.gradients == found.optimizer
+
+
+def test_an_8b_model_with_a_base_in_codes_is_fine_tuned_in_8_gib() -> None:
+    words = (
+        "model=llama_8b model.vocab_size=32000 adapter=qlora train.dtype=bf16 hardware=h200"
+        " train.seq_len=2048 train.micro_batch_sequences=1 train.global_batch_sequences=16"
+        " memory.recompute=full memory.loss_chunk_tokens=256"
+    )
+    config = compose(words.split())
+    predicted = plan_memory(config.planned, config.hardware)
+    assert predicted.weights < 4.4e9
+    assert predicted.total <= 8 * (1 << 30)
 
 
 def test_an_adapter_of_a_large_model_keeps_a_fiftieth_of_the_optimizer_state() -> None:

@@ -258,6 +258,20 @@ EXPERTS = [
 ]
 """Experts under each axis and kind; families, optimizers and recomputation by pairs."""
 MATRIX += EXPERTS
+CODED = [
+    cases_of(parallel, [Problem(adapter="lora", base_codes="nf4", **values)])[-1]
+    for parallel, values in (
+        (LAYOUTS[0], {"packed": True}),
+        (layout(4, "ddp"), {"family": "gpt2", "optim": "lion"}),
+        (layout(4, "ddp", tp=2), {"tied": False}),
+        (layout(4, "ddp", tp=2, sequence_parallel=False), {"family": "gpt2"}),
+        (layout(4, "ddp", pp=4), {"masks": "idle"}),
+        (layout(4, "ddp", pp=2, pp_schedule="zero_bubble"), {"tied": False}),
+        (layout(4, "ddp", cp=2, tp=2), {}),
+    )
+]
+"""Layouts of an adapter beside a base in 4 bits."""
+MATRIX += CODED
 HALF_BASE = Problem(adapter="lora", base_dtype="bf16", dtype="bf16", layers=4)
 ADAPTED_CROSS = [
     (problem, one, into)

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
 from llm_core.parallel.config import ParallelConfig
-from llm_core.training.combinations import check_memory
+from llm_core.training.combinations.settings import check_memory
 from tests.support.distributed import cases, exactness, held
 from tests.support.distributed.cases import Case
 from tests.support.distributed.forks import fork_ranks

@@ -45,6 +45,8 @@ class Problem:
     """lora: factors of rank 3 are trained beside frozen weights."""
     base_dtype: Literal["fp32", "bf16"] = "fp32"
     """Of the frozen matrices beside them."""
+    base_codes: Literal["none", "nf4"] = "none"
+    """nf4: in 4 bits; the model is wide enough for their blocks."""
     kernels: Literal["torch", "triton"] = "torch"
     """triton: by Triton's interpreter, in float32 or less; one process has torch's."""
 
@@ -66,13 +68,14 @@ class Problem:
             | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
         }
         heads = 4 if self.family == "gpt2" else 8
+        is_coded = self.base_codes != "none"
         return ModelConfig(
             self.vocab,
-            16,
+            128 if is_coded else 16,
             self.layers,
             heads,
             self.kv_heads,
-            24,
+            384 if is_coded else 24,
             64,
             tied_embeddings=self.tied,
             **family[self.family],
@@ -82,4 +85,6 @@ class Problem:
     def adapter_config(self) -> AdapterConfig:
         if self.adapter == "none":
             return AdapterConfig()
-        return AdapterConfig("lora", 3, 24.0, base_dtype=self.base_dtype)
+        return AdapterConfig(
+            "lora", 3, 24.0, base_dtype=self.base_dtype, base_codes=self.base_codes
+        )

@@ -11,6 +11,7 @@ from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
+from llm_core.training.combinations.adapter import check_adapter
 from llm_core.training.config import TrainConfig
 
 
@@ -292,39 +293,4 @@ def check_experts(
         raise ConfigError(
             "model.experts count their load in one backward pass,"
             f" pp_schedule={parallel.pp_schedule} takes two; use the schedule 1f1b or interleaved"
-        )
-
-
-def check_adapter(
-    model: AdaptedModelConfig,
-    train: TrainConfig,
-    parallel: ParallelConfig,
-    memory: MemoryConfig,
-    optimizer: OptimizerKind,
-) -> None:
-    """Raises ConfigError where something takes the place of layers, and would pass over factors."""
-    values = (
-        ("optim.kind", optimizer, optimizer if optimizer != "muon" else "adamw"),
-        ("parallel.tp_overlap", parallel.tp_overlap, "none"),
-        ("memory.ffn_tiles", memory.ffn_tiles, 1),
-        ("train.float8", train.float8, False),
-        ("train.kernels", train.kernels, train.kernels if train.kernels != "quack" else "triton"),
-        ("train.init_vocab", train.init_vocab, "keep"),
-    )
-    for name, value, stands in values:
-        if value != stands:
-            raise ConfigError(
-                f"{name} ({str(value).lower()}) does not go with an adapter; set"
-                f" {name}={str(stands).lower()}, or adapter=none"
-            )
-    if model.adapter.base_dtype == "bf16" and train.dtype != "bf16":
-        raise ConfigError(
-            f"adapter.base_dtype (bf16) is for products in bf16, train.dtype is {train.dtype}; set"
-            " train.dtype=bf16, or adapter.base_dtype=fp32"
-        )
-    if "attention.qkv" in model.factored and parallel.tp > model.num_kv_heads:
-        raise ConfigError(
-            f"parallel.tp ({parallel.tp}) must not exceed model.num_kv_heads"
-            f" ({model.num_kv_heads}) with an adapter on qkv, whose factors are cut by key/value"
-            f" heads; try parallel.tp={model.num_kv_heads}, or leave qkv out of adapter.targets"
         )

@@ -1,0 +1,1 @@
+"""Refuses settings of a run that do not go together. Standard library only."""
