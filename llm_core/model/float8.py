@@ -26,7 +26,8 @@ from llm_core.compat import scaled_product
 from llm_core.config import ConfigError
 from llm_core.kernels.float8 import GRADIENTS, VALUES, Quantize, quantize
 from llm_core.model.config import ONE_PASS_KERNELS
-from llm_core.model.transformer import SwiGLU, Transformer
+from llm_core.model.feed_forward import SwiGLU
+from llm_core.model.transformer import Transformer
 
 
 # N tokens · D inputs · F outputs, of a feed-forward its inner width

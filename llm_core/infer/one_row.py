@@ -20,9 +20,10 @@ from llm_core.infer.cache.paged import PagedCache, Pass
 from llm_core.infer.cpu import few_rows
 from llm_core.infer.cpu.products import MAX_COPIED_BYTES
 from llm_core.model.attention import split_together
+from llm_core.model.feed_forward import SwiGLU, gated
 from llm_core.model.norm import RMSNorm, add_then_norm
 from llm_core.model.rope import rope_tables
-from llm_core.model.transformer import Block, SwiGLU, Transformer, gated
+from llm_core.model.transformer import Block, Transformer
 from llm_core.quantize.layers import RoundedEmbedding, RoundedLinear
 from llm_core.quantize.on_cpu import most_of_x
 
