@@ -15,7 +15,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz torture test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-infer bench-eval bench-offload bench-collectives bench-plan bench-layouts bench-parallel bench-overhead eval-data eval-full exactness settings docs down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz torture torture-trainer test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-infer bench-eval bench-offload bench-collectives bench-plan bench-layouts bench-parallel bench-overhead eval-data eval-full exactness settings docs down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ fuzz: $(VENV)/.installed-dev ## Give 100,000 changed files to all that reads fil
 
 torture: $(VENV)/.installed-dev ## Kill runs and services 200 times and hold the results against an undisturbed run; ARGS="--kills N --seed S"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
+
+torture-trainer: $(VENV)/.installed-dev ## Kill trainers of eight layouts 200 times and hold their results against undisturbed ones; ARGS="--kills N --seed S"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture_trainer $(ARGS)
 
 test-gpu: $(VENV)/.installed-dev ## The tests that need CUDA devices; with two or four, also those of layouts over them
 	@$(BIN)/python -m pytest -m gpu $(ARGS)

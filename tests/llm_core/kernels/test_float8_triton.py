@@ -13,6 +13,7 @@ from torch import nn
 from llm_core.kernels import float8
 from llm_core.model.config import ModelConfig
 from llm_core.model.float8 import Float8Linear, apply_float8
+from llm_core.model.operations import apply_kernels
 from llm_core.model.transformer import Transformer
 from tests.support.engine.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
 
@@ -104,6 +105,10 @@ def small_model(kernels: Any, **options: bool) -> Transformer:
     for block in model.own_blocks:
         block.ffn.gated = gates
     apply_float8(model, DEVICE, "triton", **options)
+    if ON_GPU:  # the interpreter has no loop over copies of keys
+        apply_kernels(model.own_blocks, "triton")
+        for block in model.own_blocks if not options.get("joins_gates", True) else ():
+            block.attention.own_product = None
     return model.to(DEVICE)
 
 
