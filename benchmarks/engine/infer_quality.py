@@ -21,7 +21,7 @@ from llm_core.infer.bits_per_byte import score_documents
 from llm_core.quantize.formats import FORMATS
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "sample.jsonl"
-DOCUMENTS, MOST_TOKENS, WINDOW = 60, 1024, 512
+DOCUMENTS, MOST_TOKENS, WINDOW = 40, 512, 512
 
 
 def more_bits(folder: Path, weights: str) -> Row:
@@ -34,7 +34,8 @@ def more_bits(folder: Path, weights: str) -> Row:
     texts = [json.loads(line)["text"] for line in lines[:: len(lines) // DOCUMENTS]]
     tokens = [tokenizer.encode(text, add_special_tokens=False).ids[:MOST_TOKENS] for text in texts]
     num_bytes = sum(len(tokenizer.decode(ids).encode()) for ids in tokens)
-    start_id = json.loads((folder / "config.json").read_text(encoding="utf-8"))["eos_token_id"]
+    ends = json.loads((folder / "config.json").read_text(encoding="utf-8"))["eos_token_id"]
+    start_id = ends[0] if isinstance(ends, list) else ends
     documents = [np.asarray(ids, np.int64) for ids in tokens if ids]
     found = []
     for each in (None, *(name for name in FORMATS if name == weights)):
