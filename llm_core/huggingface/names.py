@@ -220,7 +220,8 @@ def _parts(config: ModelConfig, ours: str, fused: Tensor) -> tuple[Tensor, ...]:
 def _join(config: ModelConfig, ours: str, parts: Sequence[Tensor]) -> Tensor:
     if config.experts is not None and ".ffn." in ours:
         if ".shared." in ours:
-            return join_blocks(*parts, block_of(config.experts.shared_dim))
+            gate, up = parts
+            return join_blocks(gate, up, block_of(config.experts.shared_dim))
         return torch.cat(list(parts))
     return join_qkv(config, *parts) if ".qkv." in ours else join_gate_up(config, *parts)
 

@@ -221,8 +221,8 @@ class ModelConfig:
         parts = (self.norm, self.ffn, self.positions)
         biases = (self.qkv_bias, self.out_bias, self.ffn_bias)
         if self.experts is not None:
-            narrowed = bool(self.window), bool(self.full_layers)
-            return expert_family(self.experts, parts, biases, self.qk_norm, *narrowed, self.ffn_dim)
+            windows = bool(self.window), bool(self.full_layers)
+            return expert_family(self.experts, parts, biases, self.qk_norm, *windows, self.ffn_dim)
         if parts == ("layer", "gelu", "learned"):
             whole_heads = self.num_kv_heads == self.num_heads and self.attention_dim == self.dim
             narrowed = self.qk_norm or self.rope_scaling or self.window

@@ -119,7 +119,7 @@ class Muon:
         if name.endswith("ffn.shared.gate_up.weight") and model.experts is not None:
             block = block_of(model.experts.shared_dim)
             return (lambda fused: split_blocks(fused, block)), (
-                lambda *parts: join_blocks(*parts, block)
+                lambda gate, up: join_blocks(gate, up, block)
             )
         return (lambda matrix: [matrix]), (lambda matrix: matrix)
 

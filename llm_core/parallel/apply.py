@@ -161,7 +161,8 @@ def _compile_blocks(model: Transformer, parallel: ParallelConfig, memory: Memory
     whole_graph = is_dense and parallel.tp * parallel.cp * memory.ffn_tiles == 1
     for block in model.own_blocks:
         if not is_dense:
-            block.ffn.forward = torch.compiler.disable(block.ffn.forward)
+            sparse = block.ffn
+            sparse.forward = torch.compiler.disable(sparse.forward)  # type: ignore[method-assign]
         block.compile(fullgraph=whole_graph, dynamic=False)
 
 

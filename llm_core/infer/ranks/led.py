@@ -167,8 +167,10 @@ class LedModel(SharedModel):
         positions_BT: Tensor | None = None,
         cache: KeyValueCache | None = None,
         documents_BK: Tensor | None = None,
+        counted_BT: Tensor | None = None,
     ) -> Tensor:
         assert documents_BK is None, "documents of a row are for training"
+        assert counted_BT is None, "experts are balanced in training"
         number = None if cache is None else _number_of(cache)
         positions = None if positions_BT is None else positions_BT.tolist()
         self.orders.add("hidden", self.number, ids_BT.tolist(), positions, number)
