@@ -6,11 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
-from torch import Tensor
-from torch.distributed.tensor import Shard
-
-from llm_core.optim.method import State, Update
+from llm_core.optim.method import State, Update, own_state
 from llm_core.optim.pieces import Piece, write_unless
 from llm_core.parallel.compression.reduction import Carried, Reduction
 from llm_core.parallel.layout import Layout
@@ -30,7 +26,7 @@ class Feedback:
     def states(self) -> Iterator[State]:
         for piece, one in self._carried:
             if one.is_own:
-                yield own_state(self._layout, piece, one.kind, one.old)
+                yield own_state(self._layout.mesh, piece, one.kind, one.old)
             else:
                 yield State(piece, one.kind, one.old, Place(one.old.shape, one.old.shape))
 
@@ -39,12 +35,3 @@ class Feedback:
         for _, one in self._carried:
             if (new := pending.get((one.name, one.kind))) is not None:
                 write_unless(step.bad, one.old, new)
-
-
-def own_state(layout: Layout, piece: Piece, kind: str, tensor: Tensor) -> State:
-    """Of a tensor that each of the processes with equal weights has for itself: in the whole it is
-    one row of as many."""
-    assert layout.mesh is not None
-    shape = torch.Size((layout.mesh["dp_shard"].size(), *tensor.shape))
-    place = Place(shape, shape, layout.mesh, (("dp_shard", Shard(0)),))
-    return State(piece, kind, tensor[None], place)

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard
 
-from llm_core.optim.pieces import Piece
 from llm_core.parallel.places import Place
 
 AVERAGE = "average"
@@ -28,14 +30,33 @@ class Update:
     """Whether to skip: all state must stay bitwise as it is, whatever the gradients are."""
 
 
+class Named(Protocol):
+    """What others know of the piece of a weight (`llm_core.optim.pieces`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def data(self) -> Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """What an optimizer keeps for a weight: this process's piece, and its place in the whole."""
 
-    weight: Piece
+    weight: Named
     kind: str
     piece: Tensor
     place: Place
+
+
+def own_state(mesh: DeviceMesh | None, piece: Named, kind: str, tensor: Tensor) -> State:
+    """Of a tensor that each of the processes with equal weights has for itself: in the whole it is
+    one row of as many."""
+    assert mesh is not None
+    shape = torch.Size((mesh["dp_shard"].size(), *tensor.shape))
+    place = Place(shape, shape, mesh, (("dp_shard", Shard(0)),))
+    return State(piece, kind, tensor[None], place)
 
 
 class Method(Protocol):

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from llm_core.optim.feedback import own_state
-from llm_core.optim.method import State, Update
+from llm_core.optim.method import State, Update, own_state
 from llm_core.optim.pieces import Piece, write_unless
 from llm_core.parallel.compression.codecs import SIGNS
 from llm_core.parallel.compression.reduction import Reduction
@@ -57,10 +56,10 @@ class SharedMomentum:
         for piece, lost in zip(self._pieces, parts, strict=True):
             with torch.no_grad():
                 shaped = lost.view_as(piece.data)
-            yield own_state(self._layout, piece, "compression_error", shaped)
+            yield own_state(self._layout.mesh, piece, "compression_error", shaped)
         # Of no weight alone; it goes by the name of the first.
         kind = "compression_error_of_sum"
-        yield own_state(self._layout, self._pieces[0], kind, self._lost_of_chunk)
+        yield own_state(self._layout.mesh, self._pieces[0], kind, self._lost_of_chunk)
 
     def next_steps(
         self,

@@ -57,7 +57,9 @@ class Offloaded:
             method = make(list(indices))
             placed = []
             for state in method.states():
-                run, tensor, key = state.weight, state.piece, (indices[state.weight], state.kind)
+                run, tensor = state.weight, state.piece
+                assert isinstance(run, Piece)
+                key = indices[run], state.kind
                 if key not in homes:
                     # Room for the whole piece: its runs lie in several pages, and a checkpoint
                     # wants it in one.

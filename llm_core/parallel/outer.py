@@ -51,7 +51,7 @@ class OuterConfig:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """(which share of a global batch this run reads, of how many); None: it is no member."""
+        """(which share of a global batch this run reads, of how many); None: it is not a member."""
         return None if self.kind == "none" else (self.member, self.members)
 
     @property

@@ -1,4 +1,4 @@
-"""Who takes part in a round: leases and decisions as files of a shared folder, without a master.
+"""Decides who takes part in a round: leases and decisions are files of a shared folder, no master.
 
 | file | what |
 |---|---|
