@@ -13,7 +13,6 @@ from torch import nn
 from llm_core.kernels import float8
 from llm_core.model.config import ModelConfig
 from llm_core.model.float8 import Float8Linear, apply_float8
-from llm_core.model.operations import apply_kernels
 from llm_core.model.transformer import Transformer
 from tests.support.engine.triton_kernels import DEVICE, ON_GPU, kernels_of, numbers
 
@@ -105,10 +104,6 @@ def small_model(kernels: Any, **options: bool) -> Transformer:
     for block in model.own_blocks:
         block.ffn.gated = gates
     apply_float8(model, DEVICE, "triton", **options)
-    if ON_GPU:  # the interpreter has no loop over copies of keys
-        apply_kernels(model.own_blocks, "triton")
-        for block in model.own_blocks if not options.get("joins_gates", True) else ():
-            block.attention.own_product = None
     return model.to(DEVICE)
 
 
@@ -127,7 +122,7 @@ def test_gates_that_measure_give_the_bits_of_layers_by_themselves(kernels: Any) 
 
 
 def test_gates_find_the_largest_of_what_they_write(kernels: Any) -> None:
-    gates, largest = kernels_of("swiglu_triton"), kernels_of("largest_triton")
+    gates = kernels_of("swiglu_triton")
     inner, grad = numbers(7, 96, scale=3.0).bfloat16(), numbers(7, 48, seed=1).bfloat16()
     for bad in (0.5, float("inf"), float("nan")):
         inner[3, 5] = bad
@@ -137,7 +132,7 @@ def test_gates_find_the_largest_of_what_they_write(kernels: Any) -> None:
         ):
             expected = out.abs().amax().float()
             torch.testing.assert_close(
-                largest.largest_of(parts), expected, rtol=0, atol=0, equal_nan=True
+                gates.largest_of(parts), expected, rtol=0, atol=0, equal_nan=True
             )
 
 
