@@ -30,9 +30,9 @@ from llm_core.infer.choice.edits import logit_edits
 from llm_core.infer.choice.sampling import SamplingParams
 from llm_core.infer.choice.scores import Scored, score_rows
 from llm_core.infer.config import EngineConfig
-from llm_core.infer.cpu.one_row import OneRow
 from llm_core.infer.cpu.products import speed_up
 from llm_core.infer.few_tokens import FewTokens, Part
+from llm_core.infer.one_row import OneRow
 from llm_core.infer.requests import Allowed, Finish, NewToken, Request
 from llm_core.infer.scheduler import Piece, Plan, Running, Scheduler
 from llm_core.model.transformer import Transformer

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.infer.choice.sampling import GREEDY, SamplingParams
-from llm_core.infer.cpu.one_row import OneRow
 from llm_core.infer.engine import Engine, EngineConfig
+from llm_core.infer.one_row import OneRow
 from llm_core.kernels.cpu.decode import multiply_rounded
 from llm_core.model.transformer import Transformer
 from llm_core.quantize.formats import Rounded
