@@ -1,1 +1,1 @@
-"""What makes an engine fast on a CPU. Read products, few_rows, one_row."""
+"""What makes an engine fast on a CPU. Read products, few_rows."""
