@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import inspect
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from torch.distributed import distributed_c10d, pipelining
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, placement_types
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.nn.parallel import DistributedDataParallel
 
 all_gather_single: Callable[..., Any] = (
     getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -27,6 +29,13 @@ reduce_scatter_single: Callable[..., Any] = (
     getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 )
 """(out, x, group=): this process's piece of the sum; renamed in 2.13."""
+
+NO_BUFFER_SYNC: dict[str, Any] = {
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else "broadcast_buffers": False
+}
+"""For DistributedDataParallel: buffers are not sent before each forward; renamed in 2.13."""
 
 StridedShard: Callable[..., Any] = placement_types._StridedShard
 """(dim, split_factor=): shares rows that were cut before, as by FSDP over tensor parallelism."""

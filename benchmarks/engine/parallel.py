@@ -129,7 +129,12 @@ def settings(name: str, folder: Path, member: int = 0) -> tuple[TrainConfig, Par
         micro_batch_sequences=micro,
         dtype="fp32",
     )
-    plain = {"kind": "ddp", "num_processes": WORLD, "device": "cpu", "num_threads": 1}
+    plain: dict[str, Any] = {
+        "kind": "ddp",
+        "num_processes": WORLD,
+        "device": "cpu",
+        "num_threads": 1,
+    }
     return train, ParallelConfig(**(plain | values))
 
 

@@ -35,7 +35,7 @@ def _places(num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type
 
 @triton.jit
 def _magnitude(values):  # type: ignore[no-untyped-def]
-    """Bits of each number without its sign, which stand in the order of magnitudes; what is no
+    """Bits of each number without its sign, which stand in the order of magnitudes; what is not a
     number is above all."""
     return values.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
 

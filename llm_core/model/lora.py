@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from llm_core.model.adapter import AdaptedModelConfig, layers_of
-from llm_core.model.nf4 import CodedWeight
 
 # I inputs · O outputs · R rank · P parts
 
@@ -47,11 +46,9 @@ class AdaptedLinear(nn.Linear):
         return out if self.lora is None else out + self.lora(x)
 
 
-def product(x: Tensor, weight: Tensor | CodedWeight, bias: Tensor | None = None) -> Tensor:
-    """x [..., I] → [..., O] of a weight as numbers or as codes."""
-    if isinstance(weight, CodedWeight):
-        return weight(x, bias)
-    return F.linear(x, weight, bias)
+def product(x: Tensor, weight: Tensor | nn.Module, bias: Tensor | None = None) -> Tensor:
+    """x [..., I] → [..., O] of a weight as numbers, or as codes (`llm_core.model.nf4`)."""
+    return weight(x, bias) if isinstance(weight, nn.Module) else F.linear(x, weight, bias)
 
 
 def spread(b_OR: Tensor, parts: tuple[int, ...]) -> Tensor:

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from llm_core.optim.method import State, Update, own_state
 from llm_core.optim.pieces import Piece, write_unless
+from llm_core.parallel.compression.blocks import padded_length
 from llm_core.parallel.compression.codecs import SIGNS
 from llm_core.parallel.compression.reduction import Reduction
-from llm_core.parallel.compression.sizes import padded_length
 from llm_core.parallel.compression.wire import coded_sum
 from llm_core.parallel.layout import Layout
 

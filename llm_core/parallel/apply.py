@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy
 from torch.nn.parallel import DistributedDataParallel
 
+from llm_core.compat import NO_BUFFER_SYNC
 from llm_core.kernels import flash4
 from llm_core.memory.chunked_loss import head_loss
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
@@ -225,7 +226,7 @@ def _replicate(model: Transformer, ranks: Ranks) -> DistributedDataParallel:
         model,
         process_group=group,
         init_sync=False,
-        broadcast_buffers=False,
+        **NO_BUFFER_SYNC,
         gradient_as_bucket_view=True,
     )
     replica.register_comm_hook(group, _sum_gradients)

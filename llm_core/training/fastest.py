@@ -175,18 +175,17 @@ def _attentions(
 
     def pass_of(candidate: str) -> Callable[[], list[Tensor]]:
         backend = prepare_backend(candidate, device, heads)
-        own = heads[0] // heads[1]
+        own, shared = 1, [k, v]
         if candidate == "fa4" and parallel.cp == 1 and flash4.adds_up_keys_slowly(device, heads):
-            inputs = [q, *(x.repeat_interleave(own, dim=1) for x in (k, v))]
-        else:
-            own, inputs = 1, [q, k, v]
-        inputs = [x.detach().requires_grad_() for x in inputs]
+            own = heads[0] // heads[1]
+            shared = [x.repeat_interleave(own, dim=1) for x in shared]
+        inputs = [x.detach().requires_grad_() for x in (q, *shared)]
 
         def both() -> list[Tensor]:
             mask = AttentionMask(Pattern(window=model.window), documents)
-            mixed = attend(*inputs, mask, backend)
-            dq, *shared = torch.autograd.grad(mixed, inputs, q)
-            return [mixed, dq, *(x.unflatten(1, (-1, own)).sum(2) for x in shared)]
+            mixed = attend(inputs[0], inputs[1], inputs[2], mask, backend)
+            dq, *by_heads = torch.autograd.grad(mixed, inputs, q)
+            return [mixed, dq, *(x.unflatten(1, (-1, own)).sum(2) for x in by_heads)]
 
         return both
 
@@ -231,7 +230,7 @@ def measured(
         try:
             both = pass_of(candidate)
             found = both()
-        # A kernel that this device or mask has not is no candidate; so is what torch refuses.
+        # Nothing to choose: a kernel that this device or mask lacks, or that torch refuses.
         except (ConfigError, RuntimeError) as error:
             note(f"{candidate} is not measured: {str(error).splitlines()[0]}")
             continue

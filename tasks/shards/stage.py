@@ -47,7 +47,7 @@ from tasks.runtime.parts import Part, PartResult, RunParts, serial
 from tasks.runtime.stage import StageFailure
 from tasks.shards.config import ShardsConfig
 from tasks.shards.earlier import link_earlier, write_order
-from tasks.shards.encoding import DocumentEncoder, lists, load_chats, loss_masks
+from tasks.shards.encoding import DocumentEncoder, kept_tokenizer, lists, load_chats, loss_masks
 from tasks.shards.exchange import SPLITS
 from tasks.shards.fill_in_middle import FillInMiddle
 from tasks.shards.foreign_shards import read_foreign
@@ -150,7 +150,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[str, Any]:
     """Encode one file of documents into `<split>.arrow` files, each copy at the place its hash
     gives it."""
-    model = load_tokenizer(Path(part.payload["tokenizer"]))
+    model = kept_tokenizer(Path(part.payload["tokenizer"]))
     dtype = token_dtype(model.vocab_size)
     columns = ["id", "text", "source", "language", "split", "repeats"]
     chats = load_chats(Path(part.payload["tokenizer"]), model) if part.payload["chats"] else None
@@ -200,7 +200,7 @@ def encode_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[st
 def import_part(part: Part, directory: Path, config: ShardsConfig) -> Mapping[str, Any]:
     """Write the documents of another engine as `encode_part` writes ours. Decoding cannot be
     checked: there is no text."""
-    model = load_tokenizer(Path(part.payload["tokenizer"]))
+    model = kept_tokenizer(Path(part.payload["tokenizer"]))
     tables, num_empty = read_foreign(
         config.form, Path(part.payload["folder"]), model, token_dtype(model.vocab_size)
     )

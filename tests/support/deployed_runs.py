@@ -146,7 +146,9 @@ def deployed(place: Path) -> Iterator[Deployed]:
                     os.kill(pid, signal.SIGKILL)
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float, what: str = "") -> float:
+def wait_for(
+    condition: Callable[[], bool], limit_s: float, what: str = "", every_s: float = 0.25
+) -> float:
     """Seconds until a condition holds; a server that is away for a moment counts as no."""
     began = time.monotonic()
     while True:
@@ -154,7 +156,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float, what: str = "") -> f
             if condition():
                 return time.monotonic() - began
         assert time.monotonic() - began < limit_s, f"not within {limit_s} s: {what}"
-        time.sleep(0.25)
+        time.sleep(every_s)
 
 
 def is_alive(live: LiveRun | None) -> bool:

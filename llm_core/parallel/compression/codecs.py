@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from llm_core.parallel.compression.sizes import BLOCK, SCALE_BYTES
+from llm_core.parallel.compression.blocks import BLOCK, SCALE_BYTES
 
 
 # N blocks · B numbers of a block · C bytes of a block

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from llm_core.parallel.buckets import SUM_BUCKET, split_buckets
+from llm_core.parallel.compression.blocks import padded_length, shrinks
 from llm_core.parallel.compression.codecs import FP8, INT8, Codec
-from llm_core.parallel.compression.sizes import padded_length, shrinks
 from llm_core.parallel.compression.wire import Wire, coded_sum
 
 

@@ -6,25 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from llm_core.parallel.compression.blocks import (
+    BLOCK,
+    NUMBER_BYTES,
+    SCALE_BYTES,
+    Shape,
+    padded_length,
+    shrinks,
+)
 from llm_core.parallel.config import ParallelConfig
-
-BLOCK = 1024
-"""Numbers that share a scale."""
-SCALE_BYTES = 4
-NUMBER_BYTES = 4
-"""Of a weight and its gradient."""
-
-Shape = Sequence[int]
-
-
-def padded_length(numel: int, size: int) -> int:
-    """Of a flat vector that `size` processes share in whole blocks."""
-    return -(-numel // (size * BLOCK)) * size * BLOCK
-
-
-def shrinks(shape: Shape, rank: int) -> bool:
-    """Whether a matrix of this shape and its two factors differ by a factor of more than two."""
-    return len(shape) == 2 and 2 * sum(shape) * rank < shape[0] * shape[1]
 
 
 def sent_bytes(shapes: Sequence[Shape], parallel: ParallelConfig) -> float:

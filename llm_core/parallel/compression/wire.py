@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from llm_core.compat import all_gather_single
+from llm_core.parallel.compression.blocks import BLOCK
 from llm_core.parallel.compression.codecs import Codec
-from llm_core.parallel.compression.sizes import BLOCK
 
 
 class Wire:

@@ -33,6 +33,6 @@ def walk(
             step = tens + digits[place]
             tens = np.int64(following[step])
             if tens < 0:
-                return r, step
+                return r, int(step)
         reached[r] = tens
-    return len(numbers), np.int64(-1)
+    return len(numbers), -1

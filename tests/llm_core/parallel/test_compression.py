@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, key_config
 from llm_core.optim.config import OptimConfig
+from llm_core.parallel.compression.blocks import BLOCK, shrinks
 from llm_core.parallel.compression.codecs import FP8, INT8, SIGNS, Codec
 from llm_core.parallel.compression.reduction import orthonormal
-from llm_core.parallel.compression.sizes import BLOCK, shrinks
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations.settings import check_compression
 from tasks.training.config import TrainStageConfig

@@ -3,10 +3,12 @@ workers."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,9 +26,10 @@ from tasks.runtime.artifact import Artifact
 from tasks.runtime.parts import PartRunner, process_executor, scratch_dir, serial
 from tasks.runtime.stage import StageFailure
 from tasks.shards.config import ShardsConfig
+from tasks.shards.encoding import kept_tokenizer
 from tasks.shards.stage import plan_shards, token_dtype, write_shards
 from tasks.tokenizer.config import TokenizerConfig
-from tasks.tokenizer.encoder import load_tokenizer
+from tasks.tokenizer.encoder import TOKENIZER_FILE, Tokenizer, load_tokenizer
 from tasks.tokenizer.stage import train_tokenizer
 from tests.support.data.make_artifacts import empty_dir
 from tests.support.data.sample_documents import sample_texts, stored, write_documents
@@ -251,3 +254,25 @@ def test_plans_cover_every_token_within_the_limit(lengths: list[int], limit: int
         assert [p[2] for p in parts] == [True] * (len(parts) - 1) + [False]
         assert len(parts) == 1 or length > limit
     assert [p.document for p in pieces] == sorted(p.document for p in pieces)
+
+
+def test_small_parts_of_a_thread_load_their_tokenizer_once(
+    tokenizer: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loaded: list[Path] = []
+
+    def load(folder: Path) -> Tokenizer:
+        loaded.append(folder)
+        return load_tokenizer(folder)
+
+    monkeypatch.setattr("tasks.shards.encoding.load_tokenizer", load)
+    other = shutil.copytree(tokenizer.path, tmp_path / "other")
+    first = kept_tokenizer(other)
+    assert kept_tokenizer(other) is first and loaded == [other]
+    rewritten = (other / TOKENIZER_FILE).read_bytes()
+    (other / TOKENIZER_FILE).unlink()
+    (other / TOKENIZER_FILE).write_bytes(rewritten)
+    assert kept_tokenizer(other) is not first
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(kept_tokenizer, other).result() is not kept_tokenizer(other)
+    assert len(loaded) == 3
