@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llm_core.infer.cache import branches
@@ -57,6 +57,7 @@ def groups(draw: st.DrawFn) -> list[list[Continuation]]:
 @pytest.mark.parametrize("model", [MODEL, WINDOWED], ids=["whole", "windowed"])
 @settings(max_examples=15, deadline=None)
 @given(groups(), st.integers(1, 300))
+@example([[Continuation((1, 2, 3), 2), Continuation((1, 2, 3, 4), 2)]], 300)  # one begins another
 def test_shared_tokens_score_as_one_pass_per_token(
     model: Transformer, questions: list[list[Continuation]], batch_tokens: int
 ) -> None:
