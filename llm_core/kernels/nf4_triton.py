@@ -34,7 +34,8 @@ def restore_codes(  # type: ignore[no-untyped-def]
     high = tl.load(values + (byte >> 4)) * scale[:, None]
     low = tl.load(values + (byte & 15)) * scale[:, None]
     at = block[:, None] * (2 * HALF) + tl.arange(0, 2 * HALF)[None, :]
-    tl.store(out + at, tl.interleave(high, low).to(out.dtype.element_ty), mask=there[:, None])
+    both = tl.join(high, low).reshape(BLOCKS, 2 * HALF)
+    tl.store(out + at, both.to(out.dtype.element_ty), mask=there[:, None])
 
 
 def restore(

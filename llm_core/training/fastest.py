@@ -40,8 +40,11 @@ from llm_core.training.run_config import RunConfig
 
 ATTENTION, KERNELS = ("sdpa", "cudnn", "fa4", "varlen"), ("torch", "triton", "quack")
 """Candidates, the plain one first, which the others are held against."""
-EXTRAS = {"fa4": "flash-attn-4", "quack": "quack-kernels"}
-"""{candidate: package that it needs}, which `pip install textmill[candidate]` brings."""
+EXTRAS = {
+    "fa4": ("flash-attn-4", "textmill[fa4]"),
+    "quack": ("quack-kernels", "textmill[quack]"),
+}
+"""{candidate: (package that it needs, what to install for it)}."""
 NUM_TURNS = 5
 NOISE = 0.02
 """Most distance from the plain answer, in norms: some roundings to 8 bits of fraction."""
@@ -106,7 +109,7 @@ def told(chosen: str, found: Found, able: list[str]) -> str:
         for one, ms in found.items()
     )
     extras = "".join(
-        f"; {one} may be faster: pip install 'textmill[{one}]'"
+        f"; {one} may be faster: pip install '{EXTRAS[one][1]}'"
         for one in able
         if one not in found and not _is_here(one)
     )
@@ -136,7 +139,10 @@ def _key(config: RunConfig, device: torch.device, name: str, able: list[str]) ->
         "of": name,
         "device": torch.cuda.get_device_name(device),
         "versions": {"torch": torch.__version__, "cuda": torch.version.cuda}
-        | {package: _version(package) for package in ("triton", *EXTRAS.values())},
+        | {
+            package: _version(package)
+            for package in ("triton", *(package for package, _ in EXTRAS.values()))
+        },
         "shapes": [train.micro_batch_sequences, train.seq_len, parallel.tp, parallel.cp],
         "model": dataclasses.asdict(config.model),
         "run": [train.dtype, train.data.mask_documents, able],
@@ -152,7 +158,7 @@ def _version(package: str) -> str | None:
 
 
 def _is_here(candidate: str) -> bool:
-    return candidate not in EXTRAS or _version(EXTRAS[candidate]) is not None
+    return candidate not in EXTRAS or _version(EXTRAS[candidate][0]) is not None
 
 
 def _attentions(

@@ -209,9 +209,14 @@ def choices_in_turn() -> list[list[str]]:
         for group in groups()
         if group not in alone
     ]
-    # The planner chooses for some device, and toxicity is told by a model of the user.
+    # The planner chooses for some device, toxicity is told by a model of the user, and what rests
+    # in few bits is for products in few bits.
     model = "scores.classifiers.toxicity.model_path=m"
-    more = {"parallel=auto": ["hardware=h100"], "scores=toxicity": [model]}
+    more = {
+        "parallel=auto": ["hardware=h100"],
+        "scores=toxicity": [model],
+        "adapter=qlora": ["train.dtype=bf16"],
+    }
     turns = [
         [
             "train.seq_len=256",

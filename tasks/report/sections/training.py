@@ -43,7 +43,7 @@ OPTIMIZERS = {
     "sgd": ("SGD", "every weight moves against its gradient"),
     "lamb": (
         "LAMB",
-        "as Adam, and the step of each weight is scaled to the weight's size (You et al., 2020)",
+        "as Adam, with the step of each weight scaled to the size of the weight (You et al., 2020)",
     ),
 }
 """Name and meaning of each `optim.kind`."""

@@ -46,6 +46,8 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
         compose([ramp, "train.global_batch_sequences=256"])
     for growth in values.pop("train.init_vocab"):
         compose(["train.init_from=FOLDER", growth])
+    for meeting in values.pop("parallel.outer.kind"):
+        compose([meeting, "parallel.outer.folder=FOLDER"])
     alone = [[override] for name in ALONE for override in values.pop(name)]
     for together in [*alone, *zip_longest(*values.values())]:
         compose(

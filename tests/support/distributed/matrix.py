@@ -23,7 +23,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from llm_core.config import ConfigError
+from llm_core.config import ConfigError, build
 from llm_core.memory.config import MemoryConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations.settings import check_memory
@@ -323,10 +323,15 @@ def to_plain(run: Run) -> dict[str, Any]:
 
 def from_plain(values: dict[str, Any]) -> Run:
     case = values["case"]
-    into = values["into"] and ParallelConfig(**values["into"])
+    into = values["into"] and build(ParallelConfig, values["into"])
     memory = MemoryConfig(**case["memory"])
     return Run(
-        Case(ParallelConfig(**case["parallel"]), Problem(**case["problem"]), case["micro"], memory),
+        Case(
+            build(ParallelConfig, case["parallel"]),
+            Problem(**case["problem"]),
+            case["micro"],
+            memory,
+        ),
         into,
     )
 

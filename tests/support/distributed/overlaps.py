@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,9 @@ def recomputed(group: dist.ProcessGroup) -> list[str]:
     def feed_forward(x: Tensor) -> Tensor:
         return run.leave(F.silu(run.enter(x, weight)), weight.t())
 
-    out = checkpoint(feed_forward, x * 1, use_reentrant=False, context_fn=_selective)
+    out = checkpoint(
+        feed_forward, x * 1, use_reentrant=False, context_fn=partial(_selective, (True, False))
+    )
     with recorded() as events:
         out.sum().backward()
     return [event for event in events if event not in ("product", "wait")]
