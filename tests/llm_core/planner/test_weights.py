@@ -18,6 +18,7 @@ from llm_core.optim.config import GroupRule, OptimConfig
 from llm_core.optim.groups import is_trained
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
+from llm_core.parallel.frozen import coded_weights
 from llm_core.parallel.places import local, whole_shapes
 from llm_core.planner.step import plan_memory
 from llm_core.planner.weights import (
@@ -63,7 +64,8 @@ def held_bytes(
                 [weight for weight in built.bare.parameters() if weight.requires_grad],
             )
         )
-        weights += sum(buffer.nbytes for buffer in built.bare.buffers())  # codes
+        coded = [part for _, codes in coded_weights(built.bare) for part in codes.parts]
+        weights += sum(part.nbytes for part in coded)
         state = sum(state.piece.nbytes for method in optimizer.methods for state in method.states())
     return StateBytes(weights, trained, state)
 
