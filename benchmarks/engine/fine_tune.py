@@ -1,12 +1,11 @@
-"""Times steps of LoRA and QLoRA at the shape of a Llama of 8 billion weights, beside another
-engine's in the same call.
+"""Times steps of LoRA and QLoRA on a Llama of 8 billion weights, and those of another engine.
 
 `python -m benchmarks.engine.fine_tune [train.seq_len=2048 …]` takes overrides of the run below.
-Weights and codes are random and made on the device: neither speed nor memory depends on them. Each
-kind runs in a process of its own, `--rounds` times in turn; with `--peer "command"` that command
-too, which must print a JSON line with `tok_s_gpu` and `peak_gib`, as ours does. A step is
-everything from ids on the host to updated factors; its time is the median after `--skip` steps, the
-device waited for. Memory is what torch has allocated at its peak, and what it has reserved.
+Weights and codes are random and made on the device: neither speed nor memory depends on them. The
+kinds run in turn, `--rounds` times each, every time in a process of its own. `--peer "command"`
+adds that command, which must print a JSON line with `tok_s_gpu` and `peak_gib`, as ours does. A
+step is everything from ids on the host to updated factors, with the device waited for; its time is
+the median after `--skip` steps. Memory is torch's peak of allocated and of reserved bytes.
 
 The last line is JSON: {"lora", "qlora", "peer": {"tok_s_gpu", "peak_gib", "reserved_gib",
 "step_s"}, "ratio" (tokens per second of lora over the peer's), "card", "torch"}.
@@ -102,7 +101,7 @@ def summarise(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def measure(config: RunConfig, skip: int) -> dict[str, Any]:
-    """Steps of one kind, here."""
+    """Time the steps of one kind in this process."""
     set_threads(config.parallel.num_threads, config.parallel.num_processes)
     with open_ranks(config.parallel) as ranks:
         device, train = ranks.device, config.train
@@ -154,7 +153,7 @@ def fill(model: nn.Module) -> None:
             weight.normal_(std=0.01)
     for _, coded in coded_weights(model):  # type: ignore[arg-type]
         coded.codes_OI.random_(256)
-        # Scales of blocks about 0.02, as of weights of that size.
+        # Block scales of about 0.02, as weights of usual sizes have.
         coded.absmax_OK.random_(100, 156)
         coded.groups_G2.copy_(torch.tensor([0.01, 0.02]).expand_as(coded.groups_G2))
         places = torch.arange(len(coded.first_O), device=coded.first_O.device)

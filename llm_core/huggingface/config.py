@@ -1,5 +1,5 @@
 """Translates the `config.json` of Hugging Face models to ours and back: Llama, Mistral, Qwen 2, 3
-and GPT-2; `expert_config` has those of experts.
+and GPT-2. `expert_config` translates what is said of experts.
 
 Pure translation of `config.json`, both ways. Settings that change the logits in a way not computed
 here are refused, never passed over; values of a file that others wrote are looked at before
@@ -155,7 +155,7 @@ def model_config(found: Any) -> ModelConfig:
         )
     values = {name: value for name, value in found.items() if value is not None}
     if values.get("model_type") in EXPERT_CLASSES and values.get("sliding_window") == 0:
-        del values["sliding_window"]  # so Qwen 2 says that there is none
+        del values["sliding_window"]  # Qwen 2 writes 0 for no window
     _check_values(values)
     if "quantization_config" in values:
         raise ConfigError(

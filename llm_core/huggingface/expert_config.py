@@ -24,25 +24,16 @@ FIXED: dict[str, dict[str, Any]] = {
     "mixtral": {},
     "qwen2_moe": {"decoder_sparse_step": 1, "mlp_only_layers": []},
     "qwen3_moe": {"decoder_sparse_step": 1, "mlp_only_layers": []},
-    "glm4_moe": {
-        "first_k_dense_replace": 0,
-        "n_group": 1,
-        "topk_group": 1,
-    },
+    "glm4_moe": {"first_k_dense_replace": 0, "n_group": 1, "topk_group": 1},
 }
-"""What is computed in this one way."""
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "mixtral": {},
-    "qwen2_moe": {"decoder_sparse_step": 1, "mlp_only_layers": []},
-    "qwen3_moe": {"decoder_sparse_step": 1, "mlp_only_layers": []},
-    "glm4_moe": {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
-}
-"""What transformers takes where the file has no word of it."""
+"""Settings that are computed in this one way."""
+DEFAULTS: dict[str, Any] = {"first_k_dense_replace": 1}
+"""Defaults of transformers that differ from these."""
 WAY_OUT = "give another model"
 
 
 def expert_values(config: ModelConfig, experts: ExpertsConfig) -> dict[str, Any]:
-    """Of `config.json`, besides what dense models have."""
+    """What `config.json` has besides the values of dense models."""
     family = config.family
     found = FIXED[family] | {"num_experts_per_tok": experts.top_k}
     if family == "mixtral":
@@ -65,7 +56,7 @@ def expert_values(config: ModelConfig, experts: ExpertsConfig) -> dict[str, Any]
 
 
 def _losses(experts: ExpertsConfig) -> dict[str, Any]:
-    """For readers that train on; their loss is of a whole batch, and top_k times as large."""
+    """For readers that train further. Their loss is of a whole batch, and top_k times as large."""
     return {"router_aux_loss_coef": experts.balance_loss, "output_router_logits": False}
 
 
@@ -73,7 +64,7 @@ def with_experts(family: str, values: Mapping[str, Any], model: ModelConfig) -> 
     """The model of a `config.json` with experts in place of its feed-forwards. Raises
     ConfigError for what is not computed here."""
     for name, fixed in FIXED[family].items():
-        found = values.get(name, DEFAULTS[family].get(name, fixed))
+        found = values.get(name, DEFAULTS.get(name, fixed))
         if found != fixed:
             raise ConfigError(
                 f"{name} ({str(found)[:80]}) must be {fixed}, the one way computed here; {WAY_OUT}"
@@ -118,7 +109,7 @@ def _shared(values: Mapping[str, Any]) -> int:
     number = values.get("n_shared_experts", 1)
     if type(number) is not int or not 0 <= number <= 1 << 12:
         raise ConfigError(
-            f"n_shared_experts ({str(number)[:20]}) must be a whole number of at least 0; give the"
-            " config.json of a Hugging Face model"
+            f"n_shared_experts ({str(number)[:20]}) must be a whole number from 0 to {1 << 12:,};"
+            " give the config.json of a Hugging Face model"
         )
     return number

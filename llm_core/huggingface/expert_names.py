@@ -1,7 +1,7 @@
 """Names the tensors of experts in Hugging Face models, within a block.
 
-transformers keeps the experts of a layer in two tensors, and writes two or three for each expert:
-these are the names of files.
+These are the names in files, which have three tensors for each expert. In memory, transformers
+keeps the experts of a layer in two tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BIAS = ".gate.e_score_correction_bias"
 
 
 def plain_names(config: ModelConfig) -> dict[str, str]:
-    """Ours of a block → theirs, of tensors that are one on both sides."""
+    """Our name within a block → theirs, of tensors that are one on both sides."""
     experts, family = config.experts, config.family
     assert experts is not None
     found = {"ffn.router.weight": f"{ROOT[family]}.gate.weight"}
@@ -35,7 +35,7 @@ def plain_names(config: ModelConfig) -> dict[str, str]:
 
 
 def stacked_names(config: ModelConfig) -> dict[str, list[str]]:
-    """Ours of a block → theirs that lie below each other in it."""
+    """Our name within a block → theirs, of the tensors stacked or joined in it."""
     experts, family = config.experts, config.family
     assert experts is not None
     gate, up, down = ("w1", "w3", "w2") if family == "mixtral" else (GATE, UP, DOWN)

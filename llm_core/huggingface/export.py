@@ -37,8 +37,8 @@ class ModelWriter:
     """A Hugging Face folder that is being written from whole weights, in any order: beside them
     memory holds one.
 
-    dtype: of weights in the files. turn_end_ids: what ends an answer too. part_bytes: what a
-    file holds at most, but for a tensor that is larger.
+    dtype: of weights in the files; biases of routers stay float32. turn_end_ids: what ends an
+    answer too. part_bytes: what a file holds at most, but for a tensor that is larger.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ModelWriter:
             self._folder.put(theirs, part.to(self._dtype_of(theirs)))
 
     def _dtype_of(self, theirs: str) -> torch.dtype:
-        # Steps of a bias are lost in 16 bits.
+        # In 16 bits the steps of a router's bias are lost.
         return torch.float32 if theirs.endswith(BIAS) else self._dtype
 
     def finish(self) -> None:

@@ -114,7 +114,7 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Mad
     floating-point numbers; and for rows of a tied embedding that a head in the files differs from,
     when these are made.
     """
-    # A shared expert that is not there is written as one of no width.
+    # transformers writes a shared expert of width 0 where there is none.
     weights = {
         name: weight
         for name, weight in weights.items()

@@ -1,7 +1,7 @@
-"""Restores numbers of NF4 codes in one pass in Triton: half a byte read for each number written.
+"""Restores the numbers of NF4 codes in one Triton pass, which reads half a byte for each number.
 
-As `llm_core.model.nf4`, whose operations in torch take a pass over float32 copies for each of their
-five. Needs the package triton; `TRITON_INTERPRET=1` runs it on a CPU.
+Computes what `llm_core.model.nf4` does in torch, where each of five operations is a pass over
+float32 copies. Needs the package triton; `TRITON_INTERPRET=1` runs it on a CPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 BLOCK, GROUP = 64, 256
 """Numbers that share a scale, and scales that share one."""
 BLOCKS = 32
-"""Of a program of four warps: eight bytes a thread."""
+"""Blocks that a program of four warps restores: eight bytes a thread."""
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def restore(
     steps: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """As `llm_core.model.nf4.restored`. values, steps: numbers of the codes of 4 and 8 bits."""
+    """As `llm_core.model.nf4.restored`. values, steps: the numbers of 4-bit and of 8-bit codes."""
     rows, per_row = absmax_OK.shape
     out = torch.empty(rows, per_row * BLOCK, dtype=dtype, device=codes_OI.device)
     num_blocks = rows * per_row

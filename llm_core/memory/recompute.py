@@ -42,7 +42,7 @@ PRODUCTS = frozenset(
         "llm_core::coded_product",
     }
 )
-"""Of linear layers; those of attention that no kernel computes are `aten::bmm`."""
+"""Products of linear layers. Those of attention without a kernel of its own are `aten::bmm`."""
 KEPT = frozenset(
     {
         "aten::_scaled_dot_product_flash_attention",
@@ -77,11 +77,11 @@ def apply_recompute(model: Transformer, config: MemoryConfig) -> None:
 
 
 def products_kept(config: ModelConfig) -> tuple[bool, ...]:
-    """Of the products of a block's linear layers in turn, which are kept.
+    """Which products of a block's linear layers are kept, in the order they are computed.
 
-    The second of each pair leads back into the residual stream: narrow, and the last of a block is
-    not needed at all. Two factors beside a layer are small products, and their result is as wide as
-    the layer's own, which is kept already.
+    The second of each pair leads back into the residual stream. It is narrow, and that of the last
+    pair is not needed at all. The two products of a layer's factors are cheap, and their result is
+    as wide as the layer's own, so they are recomputed.
     """
     factored = config.factored if isinstance(config, AdaptedModelConfig) else {}
     found: list[bool] = []
@@ -111,7 +111,7 @@ class _Policy:
         if name in PRODUCTS:
             keep = self.kept[self.num_products[again] % len(self.kept)]
             self.num_products[again] += 1
-        elif name == "aten::bmm":  # scores, then what is mixed by them
+        elif name == "aten::bmm":  # scores, then the values they mix; these are kept
             self.num_in_attention[again] += 1
             keep = self.num_in_attention[again] % 2 == 0
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE

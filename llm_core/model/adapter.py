@@ -22,7 +22,7 @@ from llm_core.model.config import ModelConfig
 FACTOR = re.compile(r"\.lora\.[ab]$")
 """End of the names of trained factors."""
 IN_CODES = re.compile(r"blocks\.\d+\.(attention\.(?:qkv|out)|ffn\.(?:gate_up|up|down))\.weight$")
-"""Names of the weights that `adapter.base_codes` is for."""
+"""Names of the weights that `adapter.base_codes` applies to."""
 CODED_BLOCK, CODED_GROUP = 64, 256
 """Numbers that share a scale, and scales that share one (QLoRA)."""
 
@@ -46,7 +46,7 @@ class AdapterConfig:
     train.dtype=bf16."""
     base_codes: Literal["none", "nf4"] = field(default="none", metadata=IN_KEY_IF_SET)
     """nf4 (QLoRA): the frozen matrices of blocks are kept in 4 bits and restored for each product;
-    embedding and head in base_dtype."""
+    embedding and head stay in base_dtype."""
     init_from: Path | None = field(default=None, metadata=NOT_IN_KEY)
     """PEFT folder that training starts from. Its content is in the key, its place is not."""
 
@@ -88,13 +88,13 @@ class Factored:
 
     @property
     def coded_groups(self) -> int:
-        """Groups of scales of the whole layer in 4 bits; each part begins one."""
+        """Groups of scales of the whole layer in 4 bits; each part begins a new group."""
         runs, blocks = self.rows // sum(self.parts), self.columns // CODED_BLOCK
         return sum(-(-part * runs * blocks // CODED_GROUP) for part in self.parts)
 
     def coded_bytes(self, rows: int, columns: int) -> int:
-        """Of a part of the layer in 4 bits: codes, a scale for each block, the place of each row;
-        two float32 for each group of scales."""
+        """Bytes of a part of the layer in 4 bits: codes, a byte of scale for each block, four for
+        the place of each row, and two float32 for each group of scales of the whole layer."""
         return rows * (columns // 2 + columns // CODED_BLOCK + 4) + 8 * self.coded_groups
 
 
@@ -184,7 +184,7 @@ def without_factors(model: ModelConfig) -> ModelConfig:
 
 
 def coded_layer(model: ModelConfig, name: str) -> str | None:
-    """The layer of a block whose weight has this name, if that is kept in codes."""
+    """The layer of a block whose weight has this name; None where it is not kept in codes."""
     if not isinstance(model, AdaptedModelConfig) or model.adapter.base_codes == "none":
         return None
     found = IN_CODES.search(name)

@@ -21,7 +21,7 @@ MAX_FFN_BLOCKS = 16
 """Enough for the tensor ranks of a machine. Checkpoints depend on it: gate_up is in its order."""
 
 ONE_PASS_KERNELS = ("triton", "quack")
-"""By the name in `train.kernels`: those that are not torch's operations."""
+"""Values of `train.kernels` that replace operations of torch."""
 
 
 def block_of(inner: int) -> int:
@@ -255,8 +255,8 @@ class ModelConfig:
         )
 
     def matmul_parameters(self, all_experts: bool = False) -> int:
-        """Weights that every token is multiplied with; the head counts, also if tied. Of experts
-        those that a token is sent to, or all."""
+        """Weights that a token is multiplied with; the head counts, also if tied. Of experts, those
+        that a token is sent to, or all of them with `all_experts`."""
         qkv = self.dim * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         attention_out = self.attention_dim * self.dim
         ffn = (3 if self.ffn == "swiglu" else 2) * self.dim * self.ffn_dim
@@ -265,8 +265,8 @@ class ModelConfig:
         return self.num_layers * (qkv + attention_out + ffn) + self.vocab_size * self.dim
 
     def num_parameters(self, active: bool = False) -> int:
-        """All trained numbers, each counted once (a tied embedding is one matrix). active: without
-        experts that a token is not sent to."""
+        """All trained numbers, each counted once (a tied embedding is one matrix). active: count
+        only the experts that a token is sent to."""
         norms = (2 * self.num_layers + 1) * self.dim * (2 if self.norm == "layer" else 1)
         norms += self.num_layers * 2 * self.head_dim if self.qk_norm else 0
         biases = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0

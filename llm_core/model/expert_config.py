@@ -1,5 +1,7 @@
-"""Configures experts in place of feed-forwards: how tokens are sent to them, and how their load is
-balanced. Standard library only."""
+"""Configures experts in place of feed-forwards: how tokens are routed, and how load is balanced.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ ExpertFamily = Literal["mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe"]
 class ExpertsConfig:
     """Feed-forwards of which a token passes through a few.
 
-    A router scores them; the top_k with the highest scores are computed, and their outputs are
-    added up, each times its gate. No token is dropped.
+    A router scores them. The top_k with the highest scores are computed, and their outputs are
+    summed, each multiplied by its gate. No token is dropped.
     """
 
     number: int
@@ -25,18 +27,19 @@ class ExpertsConfig:
     top_k: int
     """Experts that a token is sent to."""
     score: Literal["softmax", "sigmoid"] = "softmax"
-    """Of logits of the router. sigmoid: each expert by itself (DeepSeek-V3)."""
+    """What turns logits of the router into scores. sigmoid: each by itself (DeepSeek-V3)."""
     normalised: bool = True
     """Divide the gates of a token by their sum (Mixtral)."""
     scale: float = 1.0
-    """What gates are multiplied by."""
+    """Factor by which gates are multiplied."""
     shared_dim: int = 0
     """Inner width of an expert that every token passes through. 0: there is none."""
     shared_gate: bool = False
-    """Multiply what the shared expert gives by a sigmoid of the token (Qwen 2)."""
+    """Multiply the output of the shared expert by a learnt sigmoid gate (Qwen 2)."""
     bias_rate: float = 0.0
-    """Balance without a loss (Wang et al., 2024): after a step, experts above the mean load lose so
-    much of what they are chosen by, others gain it. For score=sigmoid; 0.001 is usual."""
+    """Balance without a loss (Wang et al., 2024): after each step the bias of an expert falls by
+    this if its load is above the mean, and rises by it if below. For score=sigmoid; 0.001 is
+    usual."""
     balance_loss: float = 0.0
     """Weight of a loss that is 1 for each layer whose experts are balanced within each sequence,
     and more otherwise (DeepSeek-V3). Losses are reported without it."""
@@ -56,8 +59,9 @@ class ExpertsConfig:
             )
         if self.shared_dim < 0 or (self.shared_gate and not self.shared_dim):
             raise ConfigError(
-                f"shared_dim ({self.shared_dim}) must be positive for shared_gate"
-                f" ({str(self.shared_gate).lower()}), and never negative; 0 is for no shared expert"
+                f"shared_dim ({self.shared_dim}) must be positive where shared_gate"
+                f" ({str(self.shared_gate).lower()}) is true, and at least 0 elsewhere; 0 means no"
+                " shared expert"
             )
         if not 0 < self.scale < math.inf:
             raise ConfigError(f"scale ({self.scale}) must be positive; 1 leaves gates as they are")
@@ -69,11 +73,11 @@ class ExpertsConfig:
 
     @property
     def has_bias(self) -> bool:
-        """Whether the choice is by scores plus a bias, which is not trained."""
+        """Whether experts are chosen by scores plus a bias, which no gradient trains."""
         return self.score == "sigmoid"
 
     def num_parameters(self, dim: int, inner: int, all_experts: bool) -> int:
-        """Of matrices of one layer, those that a token is multiplied with, or all."""
+        """Numbers in the matrices of one layer: those a token is multiplied with, or all."""
         computed = self.number if all_experts else self.top_k
         shared = 3 * dim * self.shared_dim + (dim if self.shared_gate else 0)
         return self.number * dim + computed * 3 * dim * inner + shared
@@ -119,7 +123,8 @@ def expert_family(
         f"experts with score {experts.score}, normalised {experts.normalised}, shared_dim"
         f" {experts.shared_dim}, shared_gate {experts.shared_gate}, qkv_bias {qkv_bias}, out_bias"
         f" {out_bias}, qk_norm {qk_norm}, window {window} are neither Mixtral (softmax, normalised,"
-        " no shared expert, no biases, no qk_norm), Qwen 2 (softmax, a gated shared expert), Qwen 3"
-        " (softmax, qk_norm, no shared expert) nor GLM 4.5 (sigmoid, a shared expert of shared_dim"
-        " = n x ffn_dim without gate, or none); only Mixtral has a window; choose one of these"
+        " no shared expert, no biases, no qk_norm), Qwen 2 (softmax, a gated shared expert, no"
+        " out_bias, no qk_norm), Qwen 3 (softmax, qk_norm, no shared expert, qkv_bias = out_bias)"
+        " nor GLM 4.5 (sigmoid, no out_bias, a shared expert of shared_dim = n x ffn_dim without"
+        " gate, or none); only Mixtral has a window; choose one of these"
     )

@@ -1,17 +1,16 @@
-"""Mixture of experts: a router sends each token to a few of many feed-forwards (Shazeer et al.,
-2017), and none is dropped.
+"""Sends each token to a few of many feed-forwards, and drops none (Shazeer et al., 2017).
 
 Pairs of a token and an expert are sorted by expert, so each expert multiplies one run of rows:
-grouped products on GPUs, one product after another elsewhere. Outputs go back to the order of
-tokens, times their gates, in float32 or better.
+grouped products on GPUs, one product after another elsewhere. Outputs return to the order of tokens
+and are multiplied by their gates, in float32 or float64.
 
 Load is balanced by a loss of each sequence (DeepSeek-V3, section 2.1.2) or by a bias that no
 gradient moves (Wang et al., 2024). Both are sums over sequences and tokens, so they do not depend
-on how a batch is cut. The losses join backward where gates do: a block still has one output, and
-what is computed twice is counted once, because only backward counts.
+on how a batch is cut. The gradient of the losses is added in the backward pass of the gates. So a
+block keeps one output, and load is counted once where a forward pass is repeated.
 
-The matrices of all experts lie below each other in one matrix, so each rule for matrices holds for
-them as well: tiles of initial weights, cuts by rows, checkpoints.
+The matrices of all experts are stacked by rows in one matrix, so rules for matrices hold for them
+too: tiles of initial weights, cuts by rows, checkpoints.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from llm_core.model.precision import product_dtype
 
 Exchange = Callable[[Tensor], Tensor]
 ROUTER_BIAS = "ffn.router.bias"
-"""End of the name of what balances a router's load."""
+"""End of the name of the bias that balances the load of a router's experts."""
 
 
 def router_biases(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(name, bias) of routers that balance their load by one: in float32, and in no gradient."""
+    """(name, bias) of each router that has one: float32 buffers without a gradient."""
     return (found for found in model.named_buffers() if found[0].endswith(ROUTER_BIAS))
 
 
 class Router(nn.Module):
-    """Chooses experts and their gates. `bias`, where there is one, takes part in the choice alone,
-    and stays float32 whatever the model is cast to: in fewer bits its steps would be lost."""
+    """Chooses experts and their gates. `bias`, where there is one, affects the choice alone. Its
+    dtype stays float32 whatever the model is cast to: in fewer bits its steps would be lost."""
 
     bias: Tensor | None
 
@@ -64,7 +63,7 @@ class Router(nn.Module):
 
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(logits_NE, scores_NE, chosen_NK, gates_NK)."""
-        # Close scores are equal in 16 bits, and a tie chooses nothing.
+        # In 16 bits close scores are equal, and the choice between them is arbitrary.
         with torch.autocast(x_ND.device.type, enabled=False):
             logits_NE = F.linear(precise(x_ND), precise(self.weight).to(precise(x_ND).dtype))
         is_softmax = self.config.score == "softmax"
@@ -78,7 +77,7 @@ class Router(nn.Module):
 
 
 class Stacked(nn.Module):
-    """One matrix of each expert of this process, below each other."""
+    """One matrix of each expert of this process, stacked by rows."""
 
     def __init__(self, number: int, rows: int, columns: int) -> None:
         super().__init__()
@@ -91,9 +90,9 @@ class Stacked(nn.Module):
 
 
 class Experts(nn.Module):
-    """SwiGLU feed-forwards; of each the gate's rows, then those of up.
+    """SwiGLU feed-forwards; each has its gate's rows, then those of up.
 
-    first: number of the first expert of this process, where others have the rest.
+    first: number of the first expert on this process, where the experts are shared among several.
     """
 
     gated: Gated
@@ -106,12 +105,12 @@ class Experts(nn.Module):
         self.down = Stacked(experts.number, config.dim, config.ffn_dim)
 
     def forward(self, x_ND: Tensor, chosen_NK: Tensor, gates_NK: Tensor) -> Tensor:
-        """What the experts of this process add to each token, in the dtype of gates."""
+        """The sum for each token over the experts of this process, in the dtype of gates."""
         dtype = product_dtype(x_ND)
         into, out = self.gate_up.matrices(dtype), self.down.matrices(dtype)
         number, top_k = len(into), chosen_NK.shape[1]
         own_P = chosen_NK.flatten() - self.first
-        # Those of other processes come last, as of one more expert, and add nothing.
+        # Pairs of other processes sort last, as those of one more expert, and add nothing.
         own_P = torch.where((own_P >= 0) & (own_P < number), own_P, number)
         order_P = own_P.argsort(stable=True)
         inverse_P = order_P.argsort()
@@ -123,7 +122,7 @@ class Experts(nn.Module):
         return (y_NKD.to(gates_NK.dtype) * gates_NK[..., None]).sum(dim=1)
 
     def _products(self, x_PD: Tensor, into: Tensor, out: Tensor, counts: Tensor) -> Tensor:
-        """Outputs of pairs in the order of experts; counts: pairs of each, then of none."""
+        """Outputs of pairs, in order of experts. counts: pairs of each, then of other processes."""
         if takes_grouped(x_PD, self.inner):
             ends = counts[:-1].cumsum(0)
             own = self._own_rows(len(x_PD), ends[-1])
@@ -139,8 +138,8 @@ class Experts(nn.Module):
         return torch.cat([*found, runs[-1] * 0])
 
     def _own_rows(self, num_pairs: int, end: Tensor) -> Exchange:
-        """Puts zeros behind the last expert of this process, where grouped products leave memory as
-        it was, of results and of gradients."""
+        """Sets rows behind the last expert of this process to zero: grouped products leave them
+        unwritten, in results and in gradients."""
         if len(self.down.weight) == self.number * self.down.rows:
             return _as_it_is
         beyond_P1 = (torch.arange(num_pairs, device=end.device) >= end)[:, None]
@@ -159,11 +158,11 @@ def takes_grouped(x: Tensor, inner: int) -> bool:
 
 
 class SparseFeedForward(nn.Module):
-    """Routed experts and the shared one, in place of a feed-forward.
+    """Routed experts, and a shared one where there is one, in place of a feed-forward.
 
     A layout may set `enter` and `leave`, between which this process computes its experts for all
-    tokens; whether this process `adds_losses`; and `sum_context`, which adds up counts of pairs
-    over processes that hold other tokens of the same sequences. Training sets `divisor`, what the
+    tokens; whether this process `adds_losses`; and `sum_context`, which sums counts of pairs over
+    processes that hold other tokens of the same sequences. Training sets `divisor`, what the
     sum of losses is divided by.
     """
 
@@ -181,13 +180,13 @@ class SparseFeedForward(nn.Module):
         self.shared_gate = Stacked(1, 1, config.dim) if experts.shared_gate else None
 
     def set_gated(self, gated: Gated) -> None:
-        """Compute gates by a kernel of ours."""
+        """Compute silu(gate) * up of all experts by this function."""
         self.experts.gated = gated
         if self.shared is not None:
             self.shared.gated = gated
 
     def forward(self, x_BTD: Tensor, counted_BT: Tensor | None = None) -> Tensor:
-        """counted_BT: tokens that count for load and losses; None: none are asked for."""
+        """counted_BT: tokens that count in load and losses; None: neither is wanted."""
         x_BTD = self.enter(x_BTD)
         x_ND = x_BTD.flatten(0, -2)
         logits_NE, scores_NE, chosen_NK, gates_NK = self.router(x_ND)
@@ -206,11 +205,12 @@ class SparseFeedForward(nn.Module):
     def losses(
         self, logits_NE: Tensor, scores_NE: Tensor, chosen_NK: Tensor, counted_BT: Tensor
     ) -> tuple[Tensor | None, Tensor]:
-        """(sum of what is learnt from besides, None where nothing is; pairs of each expert), of
-        tokens that count.
+        """(sum of the balance loss and the z-loss, None where neither is added; load_E, pairs of
+        each expert), of tokens that count.
 
-        Balance: of a sequence with c_i of its T k pairs at expert i, T E sum_i (c_i / (T k)) P_i,
-        with P_i the mean of scores that sum to 1. T times, as the whole is divided by tokens.
+        Balance: a sequence with c_i of its T k pairs at expert i adds T E sum_i (c_i / (T k)) P_i,
+        with P_i the mean of scores that sum to 1. The factor T is there because backward divides by
+        the number of tokens.
         """
         config, (rows, tokens) = self.config, counted_BT.shape
         hot_NE = torch.zeros_like(scores_NE).scatter_(1, chosen_NK, 1)
@@ -229,18 +229,18 @@ class SparseFeedForward(nn.Module):
         return loss, counts_BE.sum(0)
 
     def note_load(self, load_E: Tensor) -> None:
-        """Say that backward went through these pairs of each expert."""
+        """Record the pairs of each expert in one backward pass."""
         self._loads.append(load_E)
 
     def take_load(self, num_passes: int) -> Tensor | None:
-        """Pairs of each expert in the last passes, float64, of this process's tokens. None: none
-        went through here."""
+        """float64 pairs of each expert in the last `num_passes` backward passes, of this process's
+        tokens; earlier ones are forgotten. None: there was no pass."""
         found, self._loads = self._loads[-num_passes:], []
         return torch.stack(found).double().sum(0) if found else None
 
 
 class _Balanced(torch.autograd.Function):
-    """Gates as they are; backward adds the gradient of the losses, and counts the load."""
+    """Returns gates unchanged; its backward adds the gradient of the losses and counts load."""
 
     @staticmethod
     def forward(
@@ -260,7 +260,7 @@ class _Balanced(torch.autograd.Function):
 
 
 class _Spread(torch.autograd.Function):
-    """Rows of tokens → a row for each pair, in order. Gathers both ways, so sums have one order."""
+    """Rows of tokens → a row for each pair, in order. Gathers both ways: sums have one order."""
 
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, order_P: Tensor, inverse_P: Tensor, top_k: int) -> Tensor:
@@ -276,7 +276,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Permuted(torch.autograd.Function):
-    """Rows in another order; the inverse order leads back."""
+    """Reorders rows; backward takes the inverse order."""
 
     @staticmethod
     def forward(ctx: Any, y_PD: Tensor, order_P: Tensor, inverse_P: Tensor) -> Tensor:

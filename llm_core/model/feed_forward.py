@@ -1,4 +1,4 @@
-"""The feed-forward of a block: SwiGLU, or GPT-2's GELU."""
+"""Computes the feed-forward of a block: SwiGLU, or GPT-2's GELU."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def apply_float8(
     """Let the linear layers of every block of this process multiply in 8 bits, rounded by
     `train.kernels`.
 
-    joins_gates: to the products around them, with those kernels, so that gates find the largest
-    values. Raises ConfigError where the device cannot.
+    joins_gates: with our kernels, compute SwiGLU and the products around it as one operation, whose
+    gates find the largest values too. Raises ConfigError where the device lacks 8-bit products.
     """
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
         raise ConfigError(
@@ -63,6 +63,7 @@ def apply_float8(
 
 
 def is_joined(ffn: nn.Module) -> bool:
+    """Whether `feed_forward` computes this layer: a SwiGLU without biases."""
     return isinstance(ffn, SwiGLU) and ffn.gate_up.bias is None and ffn.down.bias is None
 
 
@@ -75,10 +76,7 @@ class Float8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., D] → [..., F] in bfloat16."""
-        y_NF = cast(
-            Tensor,
-            _Product.apply(x.flatten(0, -2), self.weight, self.quantize),
-        )
+        y_NF = cast(Tensor, _Product.apply(x.flatten(0, -2), self.weight, self.quantize))
         if self.bias is not None:
             y_NF = y_NF + self.bias.to(y_NF.dtype)
         return y_NF.unflatten(0, x.shape[:-1])
@@ -114,8 +112,8 @@ class _Product(torch.autograd.Function):
 
 
 class _FeedForward(torch.autograd.Function):
-    """As `_Product`, gates and `_Product`, to the bit; gates say how large their numbers are, so
-    that no pass looks for it."""
+    """`_Product`, SwiGLU and `_Product`, to the bit. SwiGLU also reports the largest of its
+    numbers, which saves a pass over them."""
 
     @staticmethod
     def forward(

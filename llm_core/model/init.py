@@ -36,7 +36,7 @@ LEADS_BACK = (
     "ffn.experts.down.weight",
     "ffn.shared.down.weight",
 )
-"""Ends of names of projections back into the residual stream."""
+"""Ends of the names of projections back into the residual stream."""
 
 Box = tuple[range, ...]
 """What a piece is of a whole weight, along each dim."""

@@ -37,7 +37,7 @@ class Factors(nn.Module):
 
 
 class AdaptedLinear(nn.Linear):
-    """A linear layer with factors beside it, or a weight in codes, or both."""
+    """A linear layer with factors beside it, with its weight in codes, or with both."""
 
     lora: Factors | None
 
@@ -47,7 +47,7 @@ class AdaptedLinear(nn.Linear):
 
 
 def product(x: Tensor, weight: Tensor | nn.Module, bias: Tensor | None = None) -> Tensor:
-    """x [..., I] → [..., O] of a weight as numbers, or as codes (`llm_core.model.nf4`)."""
+    """x [..., I] → [..., O]. weight: numbers, or codes (`llm_core.model.nf4`)."""
     return weight(x, bias) if isinstance(weight, nn.Module) else F.linear(x, weight, bias)
 
 

@@ -1,14 +1,14 @@
 """Keeps frozen matrices in 4 bits: NF4 with double quantisation (Dettmers et al., 2023, "QLoRA").
 
-A block of 64 numbers of a row is divided by the largest of them, and each takes the nearest of 16
-values, the quantiles of a normal distribution. The largest numbers of blocks, less their mean, are
-quantised in turn: 256 of them share a float32, and each takes the nearest of 256 values in steps
-that grow with it. That is 4.13 bits a weight, and 0.03 for where rows belong.
+A block of 64 numbers of a row is divided by the largest magnitude in it, and each number takes the
+nearest of 16 values, quantiles of a normal distribution. The largest magnitudes of all blocks, less
+their mean, are quantised in turn: 256 of them share a float32 scale, and each takes the nearest of
+256 values in steps that grow with it. That is 4.13 bits a weight, and 32 bits a row for its place.
 
 Codes are those of bitsandbytes: each matrix of Hugging Face's model is quantised whole, in its own
 order of rows. A fused matrix holds the rows of several, and a process may hold a part of it, so
-each row says where its first block lies in the list of all. Numbers are restored where a product
-needs them, in backward once more, and never kept.
+each row says where its first block lies in the list of all. Numbers are restored for each product,
+again in backward, and never kept.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ VALUES = (
     *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
-"""By code: Dettmers et al., 2023, appendix E."""
+"""The number of each code (Dettmers et al., 2023, appendix E)."""
 AT_ONCE = 1 << 22
-"""Numbers that are restored together in torch, so that float32 copies of them stay small."""
+"""Numbers that torch restores at a time, so that their float32 copies stay small."""
 
 
 @functools.cache
@@ -46,8 +46,8 @@ def values_of(device: torch.device) -> Tensor:
 
 @functools.cache
 def steps_of(device: torch.device) -> Tensor:
-    """The 256 numbers of 8-bit codes, rising: in each of seven decades the midpoints of equal
-    parts, twice as many as in the one below, with both signs; 0 and 1 (Dettmers, 2016)."""
+    """The 256 numbers of 8-bit codes, rising (Dettmers, 2016): 0, 1, and with both signs the
+    midpoints of equal parts of seven decades, each of which has twice as many as the one below."""
     found = [0.0, 1.0]
     for decade in range(7):
         bounds = torch.linspace(0.1, 1, 2**decade + 1, dtype=torch.float32)
@@ -57,13 +57,13 @@ def steps_of(device: torch.device) -> Tensor:
 
 
 def nearest(numbers: Tensor, rising: Tensor) -> Tensor:
-    """Index of the nearest of rising values, uint8; the lower of two."""
+    """uint8 index of the nearest of rising values; of two as near, the lower."""
     middles = (rising[:-1] + rising[1:]) / 2
     return torch.bucketize(numbers, middles, out_int32=True).to(torch.uint8)
 
 
 def rows_by_matrix(config: ModelConfig, layer: str, num_rows: int) -> tuple[Tensor, ...]:
-    """The rows that each of Hugging Face's matrices has in a layer's, in its order."""
+    """Which rows of a layer each of Hugging Face's matrices has, in the order of that matrix."""
     rows = torch.arange(num_rows)
     if layer == "attention.qkv":
         parts = split_qkv(config, rows)
@@ -72,19 +72,19 @@ def rows_by_matrix(config: ModelConfig, layer: str, num_rows: int) -> tuple[Tens
 
 
 class CodedWeight(nn.Module):
-    """Takes the place of a weight [O, I] of a linear layer; this process's part of it."""
+    """This process's part of the weight [O, I] of a linear layer, in whose place it is put."""
 
     codes_OI: Tensor
     """Two to a byte, the first in the upper half."""
     absmax_OK: Tensor
-    """Codes of the largest number of each block."""
+    """Codes of the largest magnitude of each block."""
     groups_G2: Tensor
-    """(largest, mean) that codes of a group of blocks are multiplied with, and added to."""
+    """(factor, mean) of each group: largest magnitude = number of its code x factor + mean."""
     first_O: Tensor
     """Place of the first block of each row among those of the whole layer."""
 
     def __init__(self, config: AdaptedModelConfig, layer: str, rows: int, columns: int) -> None:
-        """Of `rows` and `columns` on this process, without content, on the meta device."""
+        """rows, columns: of this process's part. Without content, on the meta device."""
         super().__init__()
         self.config, self.layer = config, layer
         num_blocks, num_groups = columns // CODED_BLOCK, layers_of(config)[layer].coded_groups
@@ -102,7 +102,7 @@ class CodedWeight(nn.Module):
 
     @torch.no_grad()
     def write(self, whole_OI: Tensor, rows: range, columns: range) -> None:
-        """Quantise the whole weight, and keep the box that this process has of it."""
+        """Quantise the whole weight, and keep the rows and columns of this process."""
         blocks = whole_OI.to(self.codes_OI.device, torch.float32).unflatten(1, (-1, CODED_BLOCK))
         largest_OK = blocks.abs().amax(dim=2)
         absmax_OK = torch.empty_like(largest_OK, dtype=torch.uint8)
@@ -142,7 +142,7 @@ class CodedWeight(nn.Module):
 
 
 def _quantise_twice(largest: Tensor) -> tuple[Tensor, Tensor]:
-    """(codes, groups_G2) of the largest numbers of blocks, flat."""
+    """(codes, groups_G2) of the largest magnitudes of blocks, flat."""
     # A sum in float64, so that it does not depend on the number of threads.
     mean = largest.mean(dtype=torch.float64).float()
     short = -len(largest) % CODED_GROUP

@@ -1,6 +1,6 @@
 """Balances experts without a loss: moves the bias by which they are chosen, after each update.
 
-(Wang et al., 2024, algorithm 1.) A skipped step moves nothing, as it moves no weight.
+Wang et al., 2024, algorithm 1. A skipped step moves no bias, as it moves no weight.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def kinds_of(names: Iterable[str]) -> list[str]:
 
 
 def is_hidden(name: str, num_dims: int) -> bool:
-    """Whether Muon has a weight: a matrix of a block, but for those that choose among experts. They
-    are heads, and steps of one size for all of their rows send tokens to and fro."""
+    """Whether Muon updates a weight: a matrix of a block other than a router or the shared expert's
+    gate. Those are heads, and steps of one size for all their rows send tokens to and fro."""
     of_router = ".ffn.router." in name or ".ffn.shared_gate." in name
     return name.startswith("blocks.") and num_dims == 2 and not of_router
 

@@ -50,13 +50,13 @@ def short_dtype(config: ModelConfig, name: str, shape: Sequence[int]) -> torch.d
 
 
 def _shorten(model: Transformer) -> None:
-    """Give frozen matrices the form that the adapter says; on the meta device."""
+    """Give frozen matrices the dtype or codes that the adapter asks for; on the meta device."""
     short: dict[nn.Parameter, nn.Parameter] = {}
     for name, weight in list(model.named_parameters(remove_duplicate=False)):
         if (layer := coded_layer(model.config, name)) is not None:
             assert isinstance(model.config, AdaptedModelConfig)
             owner = model.get_submodule(name.removesuffix(".weight"))
-            del owner.weight  # a parameter, which only another may take the place of
+            del owner.weight  # torch lets only another parameter replace one
             owner.weight = CodedWeight(model.config, layer, *weight.shape)
             continue
         if (dtype := short_dtype(model.config, name, weight.shape)) is None:
@@ -69,7 +69,7 @@ def _shorten(model: Transformer) -> None:
 
 
 def coded_weights(model: Transformer) -> Iterator[tuple[str, CodedWeight]]:
-    """(name, weight) of those of this process that are kept in codes."""
+    """(name, weight) of each weight on this process that is kept in codes."""
     for name, module in model.named_modules():
         if isinstance(module, CodedWeight):
             yield name, module

@@ -48,7 +48,7 @@ from llm_core.parallel.vocabulary import embed, token_losses
 PER_HEAD = re.compile(r"attention\.[qk]_norm\.")
 """Whole weights that each process uses on its own heads alone."""
 OF_EXPERTS = re.compile(r"ffn\.(router|shared_gate)\.")
-"""Whole weights of which each process has the gradient through its own experts."""
+"""Whole weights whose gradient on each process is that through its own experts."""
 
 
 @dataclass(frozen=True, eq=False)

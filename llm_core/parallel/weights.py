@@ -86,7 +86,7 @@ def write_weights(
                 bias.copy_(weights.rows(name, ALL))
     for name, codes in coded_weights(layout.bare):
         if chosen(name):
-            # Scales of codes are quantised over the whole weight.
+            # Scales are quantised over the whole weight, so a part needs all of it.
             box = box_of(layout, name, codes.codes_OI, shapes[name])
             codes.write(weights.rows(name, ALL), *box)
 

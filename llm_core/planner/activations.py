@@ -80,14 +80,14 @@ def block_numbers(
     if model.ffn == "gelu":
         inner = 2
     else:
-        # Not before the trainer has measured is it known what auto is: room for torch's is enough.
+        # What auto chooses is known only after measuring; torch's kernels need the most.
         inner = {"triton": 3, "quack": 2}.get(compute.kernels, 3 if compute.compile else 4)
         # CPUs copy the gate to have its channels in one run.
         inner += 1 if on_cpu and not fused else 0
     channels = inner * model.ffn_dim
     if model.experts is not None:
-        # Of each pair with an expert its input and its output, in two orders; and logits and scores
-        # of the router, which are float32.
+        # Each pair with an expert keeps its input, and its output in two orders. Logits and scores
+        # of the router are float32.
         experts = model.experts
         channels = experts.top_k * (channels + 3 * model.dim) + inner * experts.shared_dim
         return BlockNumbers(

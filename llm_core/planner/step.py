@@ -197,7 +197,7 @@ def _copies(work: Work, at: Coordinates, shards: int) -> int:
         products = int(kept * sum(w.numel for w in cast if w.in_blocks))
         if _has_head(work, at) and any(not w.in_blocks for w in cast):
             products += model.vocab_size * model.dim // parallel.tp
-        # One matrix of codes at a time is restored.
+        # One matrix in codes is restored at a time.
         restored = max((math.prod(w.shape) for w in held if w.coded_bytes), default=0)
         # Sums over micro batches lie beside DDP's buckets until the last one.
         accumulates = parallel.kind == "ddp" and parallel.pp == 1 and work.micro_batches > 1

@@ -65,7 +65,7 @@ class Held:
     bytes_each: int = MASTER_BYTES
     """Of one number of it."""
     coded_bytes: int = 0
-    """Of one of them that is kept in codes; 0: it is kept as numbers."""
+    """Of one weight kept in codes; 0: it is kept as numbers."""
 
     @property
     def num_bytes(self) -> int:
@@ -113,7 +113,7 @@ def block_shapes(model: ModelConfig) -> dict[str, Shape]:
 
 
 def _expert_shapes(model: ModelConfig, experts: ExpertsConfig) -> dict[str, Shape]:
-    """Of what is trained in a layer; biases of routers are not."""
+    """Shapes of what is trained in a layer of experts; biases of routers are not."""
     number, inner, dim, shared = experts.number, model.ffn_dim, model.dim, experts.shared_dim
     shapes: dict[str, Shape] = {
         "ffn.router.weight": (number, dim),

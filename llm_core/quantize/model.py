@@ -24,10 +24,11 @@ Formats = Mapping[str, Format]
 
 
 def formats_of(config: ModelConfig, format: Format) -> dict[str, Format]:
-    """What is rounded, in the order of the model. Raises ConfigError for a model of experts."""
+    """The format of each rounded weight, in the order of the model. Raises ConfigError for a
+    model of experts."""
     if config.experts is not None:
         raise ConfigError(
-            f"weights are not rounded to {format} in a model of experts; leave them as they are"
+            f"weights are not rounded to {format} in a model of experts; serve them as they are"
         )
     with torch.device("meta"):
         model = Transformer(config)

@@ -1,4 +1,4 @@
-"""Gathers how many tokens each expert got in a step, and says it in two numbers per layer."""
+"""Gathers how many tokens each expert gets in a step, and sums that up in two numbers per layer."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def layers_of(layout: Layout) -> dict[int, SparseFeedForward]:
 
 
 def set_divisor(layout: Layout, divisor: Tensor) -> None:
-    """Say what the losses of this step are divided by, which those of experts are too."""
+    """Set what the losses of this step are divided by, those of experts included."""
     for layer in layers_of(layout).values():
         layer.divisor = divisor
 
 
 def take_loads(layout: Layout, num_micro_batches: int) -> Tensor | None:
-    """float64 loads_LE: pairs of tokens and experts that backward went through in the last micro
-    batches, of this process's tokens; zeros in layers of others. None: the model has no experts.
+    """float64 loads_LE: pairs of tokens and experts in backward of the last micro batches, of this
+    process's tokens; zeros in layers of other processes. None: the model has no experts.
 
-    From torch 2.13 on, a pipeline goes through one before the first, to try how stages fit.
+    From torch 2.13 on, a pipeline runs one micro batch more before its first step, to learn shapes.
     """
     experts = layout.bare.config.experts
     if experts is None:
@@ -45,8 +45,8 @@ def take_loads(layout: Layout, num_micro_batches: int) -> Tensor | None:
 
 
 def load_row(loads: Sequence[float], num_layers: int) -> dict[str, Any]:
-    """For the row of a step: of each layer the largest load over the mean one, and the entropy of
-    loads in nats, which is log E where they are equal.
+    """For the row of a step: the largest load of each layer over its mean, and the entropy of loads
+    in nats, which is log E where they are equal.
 
     loads: of all layers, one after another. Layers without a token have 0 and 0.
     """

@@ -42,7 +42,7 @@ from tasks.training.training_speed import Row, attended_tokens, series, speed
 MODEL_FOLDER, MODELS_FOLDER = "model", "models"
 MAX_CURVE_POINTS = 200
 LAST_STEPS = 20
-"""Over which load is averaged: of a batch alone it has the noise of its tokens."""
+"""Steps over which load is averaged: that of one batch is noisy."""
 
 
 def train_model(
@@ -161,9 +161,8 @@ def summarize(run: RunConfig, workdir: Path, out_dir: Path) -> Artifact:
 
 
 def of_experts(steps: list[Row], curve: list[Row]) -> dict[str, Any]:
-    """How tokens were shared among experts: the load of the fullest expert over the mean one, in
-    the worst layer step by step, and of each layer at the end, with the entropy; nothing for a
-    dense model."""
+    """How tokens were shared among experts: the largest load over the mean, in the worst layer step
+    by step, and in each layer over the last steps, with the entropy. Empty for a dense model."""
     if not steps or "expert_load" not in steps[-1]:
         return {}
     last = steps[-LAST_STEPS:]

@@ -1,4 +1,4 @@
-"""Refuses what an adapter does not go with."""
+"""Refuses settings that do not go with an adapter."""
 
 from __future__ import annotations
 

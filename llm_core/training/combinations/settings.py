@@ -271,7 +271,7 @@ def check_experts(
     memory: MemoryConfig,
     optimizer: OptimizerKind,
 ) -> None:
-    """Raises ConfigError for what is made for dense feed-forwards."""
+    """Raises ConfigError for settings that need dense feed-forwards."""
     kind = "lora" if isinstance(model, AdaptedModelConfig) else "none"
     recompute = memory.recompute
     values = (
@@ -291,6 +291,6 @@ def check_experts(
             )
     if parallel.splits_backward:
         raise ConfigError(
-            "model.experts count their load in one backward pass,"
+            "model.experts counts load in one backward pass,"
             f" pp_schedule={parallel.pp_schedule} takes two; use the schedule 1f1b or interleaved"
         )

@@ -94,7 +94,7 @@ def training_section(run: Run) -> Section:
 
 
 def _loads(train: Facts) -> Chart | None:
-    """Of models of experts, the fullest expert of the worst layer."""
+    """The largest load over the mean, in the worst layer; None for a dense model."""
     series = Series("load", _points(Facts(train.group("experts")), "curve", "load"), "a")
     chart = partial(lines, [series], x_label="step", y_label="largest load / mean")
     return chart if series.points else None
