@@ -1,11 +1,11 @@
-"""Chooses kernels for `train.kernels=auto` and `train.attention=auto`: of those that run on this GPU
-and give the plain answer, the fastest at the shapes of this run.
+"""Chooses kernels for `train.kernels=auto` and `train.attention=auto`: of those that run on this
+GPU and give the plain answer, the fastest at the shapes of this run.
 
 Each candidate computes the attention, or the feed-forward, of one layer forward and backward; the
 median of a few passes counts, some milliseconds each. One whose values or gradients differ from
 those of torch's own operations by more than 16-bit rounding is rejected. The first rank measures,
-and all follow its choice. It is cached for the user by device, versions and shapes, so later starts,
-also on a busy device, choose alike. On a CPU nothing is measured: sdpa and torch.
+and all follow its choice. It is cached for the user by device, versions and shapes, so later
+starts, also on a busy device, choose alike. On a CPU nothing is measured: sdpa and torch.
 
 Left out: compilation, which takes a minute; torch's operations are measured uncompiled.
 """
