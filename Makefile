@@ -49,7 +49,7 @@ fuzz: $(VENV)/.installed-dev ## Give 100,000 changed files to all that reads fil
 torture: $(VENV)/.installed-dev ## Kill runs and services 200 times and hold the results against an undisturbed run; ARGS="--kills N --seed S"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
 
-torture-trainer: $(VENV)/.installed-dev ## Kill trainers of eight layouts 200 times and hold their results against undisturbed ones; ARGS="--kills N --seed S"
+torture-trainer: $(VENV)/.installed-dev ## Kill trainers of eight layouts 200 times and compare their results with undisturbed ones; ARGS="--kills N --seed S"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture_trainer $(ARGS)
 
 test-gpu: $(VENV)/.installed-dev ## The tests that need CUDA devices; with two or four, also those of layouts over them
@@ -91,7 +91,7 @@ bench-plan: $(VENV)/.installed ## Hold the planner's times against measured step
 bench-layouts: $(VENV)/.installed ## Hold parallel=auto against every layout of four CPU processes with throttled links; ARGS="--hardware FILE --table FILE --model wide --top 8"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine.layouts $(ARGS)
 
-bench-parallel: $(VENV)/.installed ## Train a small model under layouts of every kind over slow links, 10 minutes; ARGS="--hardware FILE --chart FILE"
+bench-parallel: $(VENV)/.installed ## Train a small model under every kind of layout over slow links, 10 minutes; ARGS="--hardware FILE --chart FILE"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine.parallel $(ARGS)
 
 bench-overhead: $(VENV)/.installed ## Time a run whose stages are all in the store: what Prefect and MLflow cost

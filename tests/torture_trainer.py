@@ -1,11 +1,11 @@
-"""Kills trainers under eight layouts at random moments until they have died often, and holds what
-they leave against an undisturbed run of the same layout, byte by byte.
+"""Kills trainers of eight layouts at random moments, many times, and compares what they leave with
+an undisturbed run of the same layout, byte by byte.
 
 `python -m tests.torture_trainer [--kills 200] [--seed N] [--place DIR] [--only LAYOUT …]`. SIGKILL
 goes to one rank or to all at once; neighbours that do not end soon are ended, as torchrun does; the
-same run is started again, until it ends. Moments are even over the time of a run, so that they meet
-imports of a checkpoint, steps, writing in the background, pruning and the export alike. Ranks are
-forks of one process that has imported everything: a start is cheap, and most kills meet training.
+same run is started again, until it ends. Moments are spread evenly over the time of a run, so they
+hit the reading of a checkpoint, steps, background writing, pruning and the export alike. Ranks are
+forks of one process that has imported everything: a start is cheap, and most kills hit training.
 
 The last line is JSON: {"kills", "seed", "runs", "victims": {layout: kills}, "findings": [text],
 "elapsed_s"}. The exit code is 1 where there are findings.
@@ -66,7 +66,7 @@ LAYOUTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 KILLED = -signal.SIGKILL
 ENDS_S, WHOLE_S = 5.0, 900.0
-"""Longest that ranks outlive one that is killed, and that a run takes."""
+"""Longest that ranks may outlive a killed one, and that a run may take."""
 
 
 def configure(folder: Path, layout: dict[str, dict[str, Any]]) -> RunConfig:
@@ -121,7 +121,7 @@ def fork(log: Path, environment: dict[str, object], work: Callable[[], object]) 
 
 
 class Ended:
-    """Exit codes of ranks, as they end; the store goes with the last."""
+    """Exit codes of ranks, as they end; the store is ended with the last."""
 
     def __init__(self, pids: list[int], store: int | None) -> None:
         self.pids, self.codes, self._store = pids, dict[int, int](), store
@@ -153,7 +153,7 @@ class Ended:
 def torture(
     name: str, folder: Path, kills: int, moments: random.Random, findings: list[str]
 ) -> tuple[int, int]:
-    """(kills, runs that came to their end) under a layout."""
+    """(kills, runs that reached their end) under a layout."""
     config = configure(folder, LAYOUTS[name])
     began = time.monotonic()
     whole = start(config, folder / "whole")

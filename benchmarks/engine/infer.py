@@ -27,8 +27,8 @@ CPU, the largest share of a step that any kind of sampling takes to choose its t
 the ratio is that of both times, of `http` that to the engine.
 
 With `--quality DIR`, a trained model as a Hugging Face folder, the last line also has its bits per
-byte with weights of this format, and by what share they are more than as trained
-(benchmarks.engine.infer_quality).
+byte with weights of this format, and by what share rounding raises them
+(`benchmarks.engine.infer_quality`).
 
 Without a GPU the case is one that a CPU answers in a minute, and ctranslate2 its peer where it is
 installed.

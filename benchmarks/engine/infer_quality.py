@@ -1,7 +1,7 @@
-"""Measures what a format of weights costs a trained model: bits per byte beside those of float32.
+"""Measures what a format of weights costs a trained model: bits per byte, against those as trained.
 
 Speed can be measured on random weights, quality cannot. Texts are documents of the embedded corpus,
-of which the demo trains on most: what counts is the difference. The kernels are those whose speed
+most of which the demo trains on, so only the difference counts. The kernels are those whose speed
 is shown, in passes of many tokens; a step of one row gives the same bits.
 """
 
@@ -25,8 +25,8 @@ DOCUMENTS, MOST_TOKENS, WINDOW = 40, 512, 512
 
 
 def more_bits(folder: Path, weights: str) -> Row:
-    """bits per byte of a Hugging Face folder, as it is and with rounded weights, and by what share
-    these are more."""
+    """Bits per byte of a Hugging Face folder, as it is and with rounded weights, and by what share
+    rounding raises them."""
     device = choose_device("auto")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,13 +1,13 @@
-"""Trains a small model under layouts of every kind over slow links, and says what each has learnt
-after the same time: four processes of this CPU, whose links are throttled
+"""Trains a small model under layouts of every kind over slow links, and compares what each has
+learnt in the same time: four processes on this CPU, whose links are throttled
 (`benchmarks.engine.throttled`).
 
-`python -m benchmarks.engine.parallel --hardware FILE` trains every layout for 40 steps over free
-links, which are not counted, and from there for `--seconds` over each link. 1-bit Adam is out of
-its warm-up then. Members of DiLoCo meet through files; their bytes are held back as those of a
-link. Losses are of held-out text after the last step. Predictions are those of
-`llm_core.planner.step` with the constants of the CPU in a record of `textmill calibrate`; without
-one there are none. `--chart FILE` draws the losses.
+`python -m benchmarks.engine.parallel --hardware FILE` trains every layout for 40 uncounted steps
+over free links, and from there for `--seconds` over each link. By then 1-bit Adam is out of its
+warm-up. Members of DiLoCo meet through files; their bytes are delayed as on a link. Losses are of
+held-out text after the last step. Predictions are those of `llm_core.planner.step` with the
+constants of the CPU in a record of `textmill calibrate`; without one there are none. `--chart FILE`
+draws the losses.
 
 The last line is JSON: {link: {layout: {"steps", "tokens_per_s", "predicted_tokens_per_s",
 "bytes_per_step" (sent by one process), "val_loss"}}}.
@@ -139,7 +139,7 @@ def settings(name: str, folder: Path, member: int = 0) -> tuple[TrainConfig, Par
 
 
 def predict(name: str, link: str, record: Path | None) -> float | None:
-    """Tokens per second by the planner; of DiLoCo by its steps alone and its bytes."""
+    """Tokens per second by the planner; for DiLoCo from steps of one process and its bytes."""
     if record is None:
         return None
     start_s, bytes_per_s = LINKS[link]
@@ -160,7 +160,7 @@ def predict(name: str, link: str, record: Path | None) -> float | None:
 
 
 class Text:
-    """Rows of bytes at places that only the number of the step decides."""
+    """Rows of bytes at places that depend on the step alone."""
 
     def __init__(self) -> None:
         lines = SAMPLE.read_text("utf-8").splitlines()
@@ -230,7 +230,7 @@ def make_trainer(name: str, rank: int, folder: Path) -> Trainer:
 
 
 def warmed_up(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """The state after the first steps; members take them together, each with the whole batch."""
+    """The state after the first steps; members all take the same ones, with the whole batch."""
     for step in range(WARMUP):
         trainer.train_step(step, OPTIM.lr * min(1.0, (step + 1) / OPTIM.warmup_steps))
     return collect_state(trainer.layout, trainer.optimizer)
@@ -244,7 +244,7 @@ def train_for(
     link: throttled.Link,
     speed: tuple[float, float],
 ) -> dict[str, Any]:
-    """From the state that is there, over a link of this speed."""
+    """Train from the present state over a link of this speed."""
     layout, step, done = trainer.layout, WARMUP, False
     link.set_speed(*speed)
     sent, began = link.sent_bytes, time.perf_counter()

@@ -25,7 +25,7 @@ from llm_core.planner.traffic import collective_hops
 
 NAME = "throttled"
 FREE = (0.0, 1e15)
-"""Start and bytes per second of a link that holds nothing up."""
+"""(start, bytes per second) of a link that delays nothing."""
 
 
 class Link:

@@ -9,10 +9,10 @@ All in float64, where equal means equal. In the dtype that is timed, rounding ma
 near-equal logits, so there every greedy token may lie behind the best of a full pass by a part of
 the spread of all logits (`furthest_behind`).
 
-Kernels of a CPU for 8 and 4 bits also round what they multiply. A difference in the last bit of a
-sum then becomes one of a whole step in the next product, so two right passes differ by as much as
-rounding itself. Such answers are held against the restored weights in float64, which round nothing.
-What rounding alone may do is computed in float64, too, without the kernels (`Behind`).
+CPU kernels for 8 and 4 bits also round their inputs. A difference in the last bit of a sum can then
+become a whole step in the next product, so two right passes may differ by as much as rounding
+itself. Such answers are held against the restored weights in float64, which round nothing. How much
+rounding alone may change is computed in float64, too, without the kernels (`rounding_noise`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MAX_BEHIND = {torch.float64: 1e-9, torch.float32: 1e-2, torch.bfloat16: 0.5}
 """Most that a chosen token's logit may lie behind the best, in standard deviations of all logits.
 A token chosen without regard to the prompt lies some 4 behind."""
 DEVIATIONS = 5
-"""Standard deviations of rounding that a choice between two tokens may be off by: a normal number
-is beyond in one of three million cases."""
+"""Standard deviations of rounding by which a choice between two tokens may be off: a normal number
+exceeds them in one of three million cases."""
 NEW_TOKENS = 8
 PROMPT_TOKENS = (9, 1, 17, 5, 12, 2)
 SAMPLED = SamplingParams(temperature=1.0, top_p=0.9, seed=11)
@@ -192,42 +192,42 @@ def furthest_behind(
 
 
 class Behind(NamedTuple):
-    """How far the worst of some greedy tokens lies behind the best, in standard deviations of the
-    logits, and how far it may."""
+    """How far the worst of some greedy tokens lies behind the best, and how far it may, in standard
+    deviations of the logits."""
 
     worst: float
     allowed: float
 
     @property
     def is_right(self) -> bool:
-        return self.worst <= self.allowed  # false for NaN, too
+        return self.worst <= self.allowed  # false for NaN
 
 
 @torch.inference_mode()
 def judge(
     model: Transformer, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
 ) -> Behind:
-    """Greedy answers against full passes: of the model or, where its kernels round what they
-    multiply, of its restored weights in float64."""
+    """Compare greedy answers with full passes: of the model or, where its kernels round their
+    inputs, of its restored weights in float64."""
     allowed = MAX_BEHIND[model.norm.weight.dtype]
     if not _rounds_inputs(model):
         return Behind(furthest_behind(model, prompts, answers), allowed)
     exact = copy.deepcopy(model).double()
-    # Chosen was what is best with noise, so both tokens' noise counts.
+    # The token was the best with noise, so the noise of both tokens counts.
     noise = 2**0.5 * rounding_noise(exact, [*prompts[0], *answers[0][:-1]])
     worst = furthest_behind(exact, prompts, answers)
     return Behind(worst, allowed + DEVIATIONS * noise)
 
 
 def _rounds_inputs(model: Transformer) -> bool:
-    """Whether layers have answered by kernels that do."""
+    """Whether layers use kernels that round what they multiply."""
     layers = [layer for layer in model.modules() if isinstance(layer, RoundedLinear)]
     return any(isinstance(layer.held, on_cpu.Ordered) for layer in layers)
 
 
 def rounding_noise(exact: Transformer, ids: Sequence[int]) -> float:
-    """Standard deviation of what rounding in products changes of logits, as a share of theirs, over
-    all places of a sequence. exact: a float64 model of rounded weights."""
+    """Standard deviation of what rounding of products changes in logits, as a share of that of the
+    logits, over all places of a sequence. exact: a float64 model of rounded weights."""
     noisy = copy.deepcopy(exact)
     for layer in noisy.modules():
         if isinstance(layer, RoundedLinear):
@@ -239,6 +239,6 @@ def rounding_noise(exact: Transformer, ids: Sequence[int]) -> float:
 
 
 def greedy_behind(model: Transformer, seed: int) -> Behind:
-    """`judge` of greedy answers to several prompts at once, by this model's engine."""
+    """`judge` greedy answers to several prompts at once, by an engine of this model."""
     prompts = _prompts(model, seed)
     return judge(model, prompts, _answers(model, prompts, GREEDY, copy_weights=False))

@@ -1,9 +1,9 @@
-"""Computes a token of one sequence by int8 weights on a CPU in one compiled loop over all layers.
+"""Computes a token of one sequence with int8 weights on a CPU, in one compiled loop over layers.
 
-Beside so small a product an operation of torch takes longer to start than to compute. The results
-are those of the layers one by one, to the last bit: sums are of whole numbers, and what stands
-between them are the same kernels (`llm_core.kernels.cpu.decode`). The loop wants weights row by
-row, and passes of several rows another order, so the weights are held twice.
+Products of one row are so small that starting torch's operations between them costs more than
+computing them. Results equal those of the layers one by one to the last bit: products sum whole
+numbers, and between them are the same kernels (`llm_core.kernels.cpu.decode`). The loop wants
+weights row by row, and passes of several rows want another order, so weights are held twice.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class OneRow:
 
     @classmethod
     def of(cls, model: nn.Module, cache: PagedCache, copy_weights: bool) -> OneRow | None:
-        """None where the loop does not compute what this model says, or may not hold its weights.
+        """None where the loop does not compute what this model does, or may not hold its weights.
 
-        copy_weights: whether they may be kept a second time.
+        copy_weights: whether weights may be held a second time.
         """
         return cls(model, cache) if copy_weights and _can_serve(model, cache) else None  # type: ignore[arg-type]
 
@@ -66,14 +66,14 @@ class OneRow:
 
     @functools.cached_property
     def _head(self) -> tuple[Any, Any]:
-        """numbers_VC, scale_V; those of a tied table lie in this order already."""
+        """numbers_VC, scale_V; those of a tied table have this order already."""
         embedding, head = self.model.embedding, cast(RoundedLinear, self.model.head)
         is_tied = isinstance(embedding, RoundedEmbedding) and embedding.table is head
         stored = embedding.rows if is_tied else head.stored
         return stored.numbers.contiguous().numpy(), stored.scale.contiguous().numpy()
 
     def serves(self, coming: Pass) -> bool:
-        """Whether a pass has one token, and keys that one thread reads best."""
+        """Whether a pass has one token, and work that one thread does best."""
         return (
             coming.is_decode
             and len(coming.spans) == 1
@@ -139,7 +139,7 @@ def _products(block: Block) -> tuple[RoundedLinear, ...]:
 
 
 def _is_int8(layer: nn.Module) -> bool:
-    # Sums are of 32 bits.
+    # Sums must fit in 32 bits.
     return (
         type(layer) is RoundedLinear
         and layer.format == "int8"
@@ -149,7 +149,7 @@ def _is_int8(layer: nn.Module) -> bool:
 
 
 def _is_usual(block: Block) -> bool:
-    """Whether all between the products is what the loop computes."""
+    """Whether everything between the products is what the loop computes."""
     attention, ffn = block.attention, block.ffn
     return (
         type(block.attention_norm) is type(block.ffn_norm) is RMSNorm

@@ -19,12 +19,12 @@ _FRACTION = 0x7FFFFF
 
 
 Rounded = tuple[Tensor, Tensor, Tensor]
-"""Numbers [I, J] in 8 bits, those as [J, I], and what they are to be multiplied by."""
+"""Numbers [I, J] in 8 bits, the same as [J, I], and the scale to multiply them by."""
 
 
 class Quantize(Protocol):
     def __call__(self, x: Tensor, dtype: torch.dtype, largest: Tensor | None = None) -> Rounded:
-        """largest: magnitude in x [I, J], where it is known; else x is read for it."""
+        """largest: the largest magnitude in x [I, J]; None: x is read to find it."""
 
 
 def scale_for(largest: Tensor, dtype: torch.dtype) -> Tensor:

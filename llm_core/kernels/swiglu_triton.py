@@ -35,8 +35,8 @@ def _places(num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type
 
 @triton.jit
 def _magnitude(values):  # type: ignore[no-untyped-def]
-    """Bits of each number without its sign, which stand in the order of magnitudes; what is not a
-    number is above all."""
+    """Bits of each number without its sign, which are ordered as magnitudes are; NaN is above
+    all."""
     return values.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
@@ -82,7 +82,7 @@ def swiglu_backward(  # type: ignore[no-untyped-def]
     "llm_core::swiglu", mutates_args=(), schema="(Tensor gate_up, int width) -> Tensor"
 )
 def gated(gate_up: Tensor, width: int) -> Tensor:
-    """As `llm_core.model.transformer.gated`."""
+    """As `llm_core.model.feed_forward.gated`."""
     out = _shape_of_result(gate_up, width)
     _launch(swiglu_forward, None, width, gate_up.contiguous(), out)
     return out
@@ -94,7 +94,7 @@ def gated(gate_up: Tensor, width: int) -> Tensor:
     schema="(Tensor gate_up, int width) -> (Tensor, Tensor)",
 )
 def gated_measured(gate_up: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """(as `gated`, bits of its largest magnitude in each program), without a gradient."""
+    """(`gated`, bits of the largest magnitude of each program), without a gradient."""
     out, largest = _shapes_measured(gate_up, width)
     _launch(swiglu_forward, largest, width, gate_up.contiguous(), out)
     return out, largest
@@ -118,7 +118,7 @@ def gradient(gate_up: Tensor, grad: Tensor, width: int) -> Tensor:
     schema="(Tensor gate_up, Tensor grad, int width) -> (Tensor, Tensor)",
 )
 def gradient_measured(gate_up: Tensor, grad: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """(as `gradient`, bits of its largest magnitude in each program)."""
+    """(`gradient`, bits of the largest magnitude of each program)."""
     out, largest = _shapes_of_gradient_measured(gate_up, grad, width)
     _launch(swiglu_backward, largest, width, gate_up.contiguous(), grad.contiguous(), out)
     return out, largest
@@ -147,13 +147,13 @@ def _shapes_of_gradient_measured(
 
 
 def _parts(gate_up: Tensor, width: int) -> Tensor:
-    """Room for a number of each program."""
+    """Room for one number of each program."""
     *_, grid = _blocks(gate_up.numel() // (2 * width), width)
     return gate_up.new_empty(grid[0] * grid[1], dtype=torch.int32)
 
 
 def largest_of(parts: Tensor) -> Tensor:
-    """The magnitude whose bits are the highest."""
+    """The largest magnitude, from the bits of all programs."""
     return parts.amax().view(torch.float32)
 
 

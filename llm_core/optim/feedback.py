@@ -1,6 +1,6 @@
-"""Carries from step to step what compressed sums of gradients have lost
-(`llm_core.parallel.compression.reduction`), as an update rule that changes no weight: saved by name
-with the moments, and left as it was by a skipped step."""
+"""Carries from step to step what compressed sums of gradients lose
+(`llm_core.parallel.compression.reduction`), as an update rule that changes no weight: it is saved
+with the moments, and a skipped step leaves it as it was."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""LAMB (You et al. 2020) without bias corrections, as 1-bit LAMB begins (Li et al. 2021, algorithm
-1): the update of Adam, each weight's scaled to the weight's norm.
+"""Updates by LAMB (You et al. 2020) without bias corrections, as 1-bit LAMB begins (Li et al. 2021,
+algorithm 1): each weight's update of Adam, scaled to the weight's norm.
 
 The trust ratio is that of whole weights, so tensors must not be cut. It lies within RATIOS; where
 a weight or its update is all zeros it is 1.

@@ -31,7 +31,7 @@ class Update:
 
 
 class Named(Protocol):
-    """What others know of the piece of a weight (`llm_core.optim.pieces`)."""
+    """What states need of the piece of a weight (`llm_core.optim.pieces`)."""
 
     @property
     def name(self) -> str: ...
@@ -51,8 +51,7 @@ class State:
 
 
 def own_state(mesh: DeviceMesh | None, piece: Named, kind: str, tensor: Tensor) -> State:
-    """Of a tensor that each of the processes with equal weights has for itself: in the whole it is
-    one row of as many."""
+    """State of which each process with equal weights has its own; the whole has a row for each."""
     assert mesh is not None
     shape = torch.Size((mesh["dp_shard"].size(), *tensor.shape))
     place = Place(shape, shape, mesh, (("dp_shard", Shard(0)),))

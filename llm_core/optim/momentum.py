@@ -1,15 +1,15 @@
-"""Exchanges momentum among processes with equal weights in one bit a number, with error feedback on
+"""Exchanges momentum among processes with equal weights, one bit a number, with error feedback on
 both sides (Tang et al. 2021, algorithm 1).
 
-Each process adds to its share of the momentum what was lost of the last one, and sends signs and a
-scale for each block; the process that adds up a chunk adds what was lost of the last sum, and sends
-signs again. The vector of all weights goes in one message each way.
+Each process adds what the last step lost to its share of the momentum, and sends signs and a scale
+for each block. The process that adds up a chunk adds what the last sum lost, and sends signs again.
+All weights go in one vector, one message each way.
 
-What is sent is momentum over the root of the frozen second moment, the step itself. Tang et al.
-send momentum: numbers with rare gradients, such as rows of rare ids, then get the scale of their
-neighbours, and steps too large by the ratio. Li et al. (2021) scale whole weights for that.
-Numbers without a gradient in the whole warm-up have no second moment: they are sent as zero, and
-stay as they are.
+What is sent is momentum over the root of the frozen second moment: the step itself. Tang et al.
+send momentum; numbers with rare gradients, such as rows of rare ids, then get the scale of their
+neighbours, and steps too large by that ratio. Li et al. (2021) scale whole weights against this.
+Numbers that had no gradient in the warm-up have no second moment: they are sent as zero and their
+step is zero.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from llm_core.parallel.compression.wire import coded_sum
 from llm_core.parallel.layout import Layout
 
 Settle = Callable[[Tensor], None]
-"""Called with whether the step is skipped."""
+"""Keeps the new losses; called with whether the step is skipped."""
 
 
 class SharedMomentum:
-    """What was lost, of all weights in one vector here, and of this process's chunk of the sum."""
+    """What was lost: of all weights here, in one vector, and of this process's chunk of the sum."""
 
     def __init__(self, layout: Layout, pieces: Sequence[Piece], reduction: Reduction) -> None:
         self._layout, self._pieces, self._reduction = layout, pieces, reduction
@@ -43,7 +43,7 @@ class SharedMomentum:
             length = padded_length(self._numel, self._size)
             self._lost = pieces[0].data.new_zeros(length)
             self._lost_of_chunk = pieces[0].data.new_zeros(length // self._size)
-        # Where this process's chunk is padding.
+        # The part of this process's chunk that is padding.
         first = reduction.wire.rank * (length // self._size)
         self._padding = slice(max(0, self._numel - first), None)
 
@@ -57,7 +57,7 @@ class SharedMomentum:
             with torch.no_grad():
                 shaped = lost.view_as(piece.data)
             yield own_state(self._layout.mesh, piece, "compression_error", shaped)
-        # Of no weight alone; it goes by the name of the first.
+        # It belongs to no single weight, and is saved under the first one's name.
         kind = "compression_error_of_sum"
         yield own_state(self._layout.mesh, self._pieces[0], kind, self._lost_of_chunk)
 
@@ -69,11 +69,11 @@ class SharedMomentum:
         beta1: float,
         eps: float,
     ) -> tuple[list[Tensor], list[Tensor], Settle]:
-        """(momentum over the root of the second moment, momentum, what settles the losses) after
-        the gradients of all processes; of each piece."""
+        """(momentum over the root of the second moment, momentum, settle) with the gradients of all
+        processes; the first two for each piece."""
         shares = []
         for piece, mean, square in zip(self._pieces, means, squares, strict=True):
-            # Each has the same old momentum, and of the gradient, which is a sum, its own part.
+            # All have the same old momentum, and each its own part of the gradient, which is a sum.
             share = mean * (beta1 / self._size)
             share.add_(piece.grad / step.divisor, alpha=1 - beta1)
             shares.append(torch.where(square > 0, share / (square.sqrt() + eps), 0))
@@ -88,7 +88,7 @@ class SharedMomentum:
         torch.cat([share.flatten() for share in shares], out=flat[: self._numel])
         flat += self._lost
         summed, lost, of_chunk = coded_sum(flat, SIGNS, self._reduction.wire, self._lost_of_chunk)
-        # A sign makes something of the zeros behind the last weight.
+        # Signs have no zero, so padding seems to lose something.
         lost[self._numel :] = 0
         of_chunk[self._padding] = 0
 

@@ -1,14 +1,14 @@
-"""1-bit Adam (Tang et al. 2021) and 1-bit LAMB (Li et al. 2021): their plain form for a warm-up,
-then a frozen second moment and momentum that processes exchange in signs.
+"""Updates by 1-bit Adam (Tang et al. 2021) and 1-bit LAMB (Li et al. 2021): the plain form for a
+warm-up, then a frozen second moment and momentum that processes exchange in signs.
 
 The second moment hardly changes once training has settled. With it frozen the update is linear in
-the gradient, so what compression loses is made up for later; that of Adam is not. After the warm-up
-each process adds its own gradient to the common momentum, and the mean of these, exchanged by
-`llm_core.optim.momentum`, is the momentum of all. There is no bias correction then.
+the gradient, so what compression loses is made up for later; Adam's own update is not linear. After
+the warm-up each process adds its own gradient to the common momentum, and the mean over processes,
+exchanged by `llm_core.optim.momentum`, is the momentum of all, without bias correction.
 
-LAMB needs to know how large a step a weight bears, which its moments no longer say. Its trust ratio
-is that of the warm-up, averaged, times a factor: how much smaller than the frozen second moment one
-of gradients recovered from the momentum has become, at its largest.
+LAMB must know how large a step a weight bears, which frozen moments do not say. Its trust ratio is
+the average of the warm-up times a factor: the largest ratio, over a weight's numbers, of the root
+of the frozen second moment to that of a fresh one, of gradients recovered from the momentum.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from llm_core.parallel.places import Place
 RATIO_BETA = 0.9
 """Of the average of trust ratios in the warm-up (Li et al., section 6)."""
 FACTORS = (0.5, 4.0)
-"""Least and most of the factor on it; and by what share it may change in a step."""
+"""Least and most of the factor on the trust ratio."""
 FACTOR_CHANGE = 0.1
+"""Largest share by which it changes in a step."""
 
 
 class OneBitAdam(AdamW):
@@ -103,7 +104,7 @@ class OneBitLamb(Lamb):
         grad = (mean - config.beta1 * self._means[i]) / (1 - config.beta1)
         fresh = (self._fresh[i] * config.beta2).addcmul_(grad, grad, value=1 - config.beta2)
         whole = change + piece.treatment.weight_decay * data
-        # Decay does not shrink with the gradients, so its share of the step takes no part.
+        # Weight decay does not shrink with the gradients, so the factor leaves its share alone.
         share = (change.norm() / whole.norm()).clamp(max=1).nan_to_num(1)
         roots = [square.sqrt().add_(config.eps) for square in (self._squares[i], fresh)]
         factor = (roots[0] / roots[1]).max() * share + 1 - share

@@ -1,4 +1,4 @@
-"""Plain gradient descent, without state: what is exact in it is exact in the gradients."""
+"""Updates by plain gradient descent, without state: it shows errors of gradients as they are."""
 
 from __future__ import annotations
 

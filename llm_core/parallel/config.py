@@ -86,12 +86,12 @@ class ParallelConfig:
     none: not at all. ring: piece by piece, on any device. symmetric: piece by piece, where GPUs of
     one machine read each other's memory, as over NVLink."""
     compress: Compression = "none"
-    """How ddp sums gradients after backward, where not exactly. int8, fp8: in numbers of 8 bits.
-    powersgd: matrices as products of two thin ones (Vogels et al., 2019). onebit: momentum in signs
-    (1-bit Adam, Tang et al., 2021; 1-bit LAMB, Li et al., 2021). Such a run is another one for
-    every number of processes."""
+    """How ddp sums gradients in fewer bytes, after backward. none: exactly. int8, fp8: in 8-bit
+    numbers. powersgd: matrices as products of two thin ones (Vogels et al., 2019). onebit: momentum
+    in signs (1-bit Adam, Tang et al., 2021; 1-bit LAMB, Li et al., 2021). The result then depends
+    on the number of processes."""
     compress_warmup_steps: int = 0
-    """First steps, in which sums are exact."""
+    """First steps, whose sums are exact."""
     compress_rank: int = 4
     """Columns of the two thin matrices of powersgd."""
 
@@ -159,8 +159,8 @@ class ParallelConfig:
 
     @property
     def decides(self) -> dict[str, Any]:
-        """The settings that change what a run gives, and so belong in its key: none in layouts that
-        give the answer of one process."""
+        """The settings that change a run's result, and so belong in its key: none for layouts that
+        compute what one process would."""
         if outer := self.outer.decides:
             return {"outer": outer}
         if self.compress == "none":
@@ -192,7 +192,7 @@ class ParallelConfig:
 
     @property
     def readers(self) -> int:
-        """Processes that read different sequences, those of all members counted."""
+        """Processes that read different sequences, over all members."""
         return self.dp * (self.outer.members if self.outer.kind != "none" else 1)
 
     @property

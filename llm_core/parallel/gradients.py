@@ -19,8 +19,8 @@ from llm_core.parallel.tensor import cut_dim
 
 
 def finish_gradients(layout: Layout) -> None:
-    """Sum gradients of whole weights, which tensor ranks have of their own tokens or heads only,
-    and those that are summed in fewer bytes."""
+    """Sum what backward has not: gradients that go in fewer bytes, and those of whole weights,
+    which each tensor rank has for its own tokens or heads only."""
     if layout.reduction is not None:
         layout.reduction.reduce(layout.model)
     tensor = layout.tensor
@@ -60,8 +60,8 @@ def gradient_norm(layout: Layout) -> Tensor:
         dist.all_reduce(by_tensor[1], group=layout.tensor.group)
     total = by_tensor.sum()
     if layout.reduction is not None and layout.reduction.leaves_gradients:
-        # Of the gradients of all, each times their number, the root mean square: no less than the
-        # norm of their mean, and the same on all.
+        # Of gradients g on n processes: sqrt(n * sum of |g|^2), which is no less than the norm of
+        # their sum, and the same on all.
         layout.reduction.wire.sum([total])
         total *= layout.reduction.wire.size
     if pipeline is not None:

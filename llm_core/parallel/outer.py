@@ -1,4 +1,4 @@
-"""Configures how runs of their own meet. Standard library only, so flows import it for nothing."""
+"""Configures how independent runs meet. Standard library only, so flows import it for nothing."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from llm_core.config import ConfigError, check_bounds
 
 @dataclass(frozen=True)
 class OuterConfig:
-    """Members, each a run of one process in a work directory of its own, that meet in a folder."""
+    """Members, each a run of one process in its own work directory, that meet in a folder."""
 
     kind: Literal["none", "diloco"] = "none"
-    """diloco: after `steps` steps alone the mean of what members have changed is the gradient of an
-    outer step (Douillard et al., 2023)."""
+    """diloco: after `steps` steps alone, the mean of what members have changed is the gradient of
+    an outer step (Douillard et al., 2023)."""
     steps: int = 100
-    """Steps of a round, which a member takes alone. train.num_steps must be a multiple."""
+    """Steps of a round, which members take alone. train.num_steps must be a multiple of it."""
     members: int = 2
     """Places for members; each reads its share of every global batch."""
     member: int = 0
     """The place of this run, from 0."""
     folder: Path | None = None
-    """Where members meet: a folder on a file system that all share, and of this training alone."""
+    """Where members meet: a folder that all share, used by no other training."""
     lr: float = 0.7
-    """Of the outer step. 1 with momentum 0: weights become the mean of those of the members."""
+    """Of the outer step. With 1 and momentum 0 the weights become the mean of all members'."""
     momentum: float = 0.9
     """Of the outer step, in Nesterov's form."""
     lease_s: float = 30.0
-    """A member that has not been heard of for so long is left out of the round. In the first round
-    others wait so long for members that have not come yet."""
+    """A member that is silent for this long is left out of the round. In the first round, others
+    wait this long for members that have not started yet."""
 
     def __post_init__(self) -> None:
         check_bounds(self, steps=(1, None), members=(1, None), lease_s=(0.1, None))

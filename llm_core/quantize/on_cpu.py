@@ -59,8 +59,8 @@ def restored_product(x_MK: Tensor, rounded: Rounded) -> Tensor:
 
 
 def noisy_product(x_MK: Tensor, rounded: Rounded) -> Tensor:
-    """`restored_product` with every rounding that the kernel of the format makes, but without the
-    kernel. fp8 has none."""
+    """`restored_product` with all that the format's kernel rounds, computed without the kernel. fp8
+    has none."""
     if rounded.format == "int4":
         return restored_product(x_MK.bfloat16().to(x_MK.dtype), rounded).bfloat16().to(x_MK.dtype)
     most = most_of_x()

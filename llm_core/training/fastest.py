@@ -1,13 +1,13 @@
-"""Chooses what `train.kernels=auto` and `train.attention=auto` leave open: of what runs on this GPU
-and gives the plain answer, the fastest at the shapes of this run.
+"""Chooses kernels for `train.kernels=auto` and `train.attention=auto`: of those that run on this
+GPU and give the plain answer, the fastest at the shapes of this run.
 
-Each candidate takes the attention, or the feed-forward, of one layer forward and backward; the
-median of a few turns counts, some milliseconds each. One whose values or gradients are not those of
-torch's own operations, within the rounding of 16 bits, is passed over. The first rank measures and
-all take its choice. It is kept in the user's cache for the same device, versions and shapes, so the
-next start, and one on a busy device, chooses alike. On a CPU nothing is measured: sdpa and torch.
+Each candidate computes the attention, or the feed-forward, of one layer forward and backward; the
+median of a few passes counts, some milliseconds each. One whose values or gradients differ from
+those of torch's own operations by more than 16-bit rounding is rejected. The first rank measures,
+and all follow its choice. It is cached for the user by device, versions and shapes, so later
+starts, also on a busy device, choose alike. On a CPU nothing is measured: sdpa and torch.
 
-Left out: compiled operations, which take a minute to make; so torch's are measured one by one.
+Left out: compilation, which takes a minute; torch's operations are measured uncompiled.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from llm_core.private_folder import cache_folder
 from llm_core.training.run_config import RunConfig
 
 ATTENTION, KERNELS = ("sdpa", "cudnn", "fa4", "varlen"), ("torch", "triton", "quack")
-"""Candidates, the plain one first, which the others are held against."""
+"""Candidates; the others are compared with the first, the plain one."""
 EXTRAS = {
     "fa4": ("flash-attn-4", "textmill[fa4]"),
     "quack": ("quack-kernels", "textmill[quack]"),
 }
-"""{candidate: (package that it needs, what to install for it)}."""
+"""{candidate: (package it needs, what to install for it)}."""
 NUM_TURNS = 5
 NOISE = 0.02
-"""Most distance from the plain answer, in norms: some roundings to 8 bits of fraction."""
+"""Largest relative distance from the plain answer, in norms: a few roundings to bfloat16."""
 
 Found = dict[str, float | None]
-"""{candidate: milliseconds}, None for one that gave another answer."""
+"""{candidate: milliseconds}; None: it gave another answer."""
 
 
 def with_fastest(config: RunConfig, ranks: Ranks, folder: Path | None = None) -> RunConfig:
-    """The run with every `auto` of its kernels resolved, alike on all ranks. Collective.
+    """The run with each `auto` of its kernels resolved, alike on all ranks. Collective.
 
-    folder: of choices; None: the user's cache. Raises ConfigError where nothing runs.
+    folder: where choices are kept; None: the user's cache.
     """
     train = config.train
     open_ = {name for name in ("attention", "kernels") if getattr(train, name) == "auto"}
@@ -89,7 +89,7 @@ def _with(config: RunConfig, values: dict[str, Any]) -> RunConfig:
 
 
 def _goes(config: RunConfig, name: str, candidate: str) -> bool:
-    """Whether a run may have it, by the rules for settings, and its package is here or unknown."""
+    """Whether the rules for settings allow this run the candidate, installed or not."""
     try:
         _with(config, {name: candidate})
     except ConfigError:
@@ -103,7 +103,7 @@ def fastest(found: Found) -> str:
 
 
 def told(chosen: str, found: Found, able: list[str]) -> str:
-    """In one line: what was chosen, against what, and which extra is missing."""
+    """One line: what was chosen, against what, and which extras are missing."""
     times = ", ".join(
         f"{one} {'gave another answer' if ms is None else f'{ms:.2f} ms'}"
         for one, ms in found.items()
@@ -117,7 +117,7 @@ def told(chosen: str, found: Found, able: list[str]) -> str:
 
 
 def kept(measure: Callable[[], Found], key: str, folder: Path | None = None) -> Found:
-    """What was found under the same key before, or is now."""
+    """What was found under this key before; else what `measure` finds, which is kept."""
     folder = folder or cache_folder("kernel_choices")
     file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     try:
@@ -125,7 +125,7 @@ def kept(measure: Callable[[], Found], key: str, folder: Path | None = None) -> 
         if before.get("key") == key:
             return dict(before["ms"])
     except (FileNotFoundError, UnreadableJson):
-        pass  # the first time, or cut short: measured anew
+        pass  # the first time, or a file cut short: measure
     found = measure()
     unfinished = file.with_suffix(f".{os.getpid()}")
     unfinished.write_text(dump_json("a choice of kernels", {"key": key, "ms": found}), "utf-8")
@@ -230,13 +230,13 @@ def _feed_forwards(
 def measured(
     pass_of: Callable[[str], Callable[[], list[Tensor]]], able: list[str]
 ) -> Iterator[tuple[str, float | None]]:
-    """(candidate, milliseconds of a pass or None), of those that run; the first is plain."""
+    """(candidate, milliseconds of a pass or None) of those that run; the first is the reference."""
     expected: list[Tensor] | None = None
     for candidate in filter(_is_here, able):
         try:
             both = pass_of(candidate)
             found = both()
-        # Nothing to choose: a kernel that this device or mask lacks, or that torch refuses.
+        # Not a candidate: this device or mask has no such kernel, or torch refuses it.
         except (ConfigError, RuntimeError) as error:
             note(f"{candidate} is not measured: {str(error).splitlines()[0]}")
             continue
@@ -246,7 +246,7 @@ def measured(
 
 
 def close(found: Tensor, expected: Tensor) -> bool:
-    """Whether a tensor is another within rounding; false for what is not a number."""
+    """Whether two tensors are equal within rounding; false for NaN."""
     found, expected = found.detach().float(), expected.detach().float()
     return float((found - expected).norm()) <= NOISE * float(expected.norm())
 

@@ -3,7 +3,8 @@ loaded.
 
 That is every setting of model, optim and train that is not marked NOT_IN_KEY, and the contents of
 the shards. Layout, number of processes, memory, micro batches, kernels and paths are not in it: a
-run may resume under others. Only where sums are compressed are the way and the number of processes.
+run may resume under others. The exceptions are in it: compressed sums with their number of
+processes, and how members meet.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def _tokens(expression: str) -> list[str]:
 @functools.lru_cache(maxsize=4096)
 def _digits(token: str) -> int:
     """Bits of the digits of which a token stands for one."""
-    if _PLAIN_CLASS.fullmatch(token):  # to compile hundreds of classes takes longer
+    if _PLAIN_CLASS.fullmatch(token):  # faster than compiling hundreds of expressions
         ends = ((int(part[0]), int(part[-1])) for part in _PARTS.findall(token))
         return functools.reduce(int.__or__, ((2 << b) - (1 << a) for a, b in ends))
     return sum(1 << digit for digit in range(10) if re.fullmatch(token, str(digit)))

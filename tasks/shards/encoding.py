@@ -32,7 +32,7 @@ BATCH_DOCUMENTS = 256
 
 
 class _Kept(threading.local):
-    """The tokenizer that a thread has used last."""
+    """The tokenizer that a thread used last."""
 
     file: tuple[Path, int, int] | None = None
     tokenizer: Tokenizer
@@ -42,8 +42,8 @@ _KEPT = _Kept()
 
 
 def kept_tokenizer(folder: Path) -> Tokenizer:
-    """`load_tokenizer` for one small part after another: this thread's last one, if it is that.
-    Loading takes 0.1 s, and `tokenizers` keeps 50 kB of each model that has encoded."""
+    """As `load_tokenizer`, but this thread's last one while its file is unchanged: loading takes as
+    long as many small parts, and `tokenizers` keeps 50 kB of each model that has encoded."""
     status = (folder / TOKENIZER_FILE).stat()
     if _KEPT.file != (file := (folder, status.st_ino, status.st_mtime_ns)):
         _KEPT.tokenizer, _KEPT.file = load_tokenizer(folder), file

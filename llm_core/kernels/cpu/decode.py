@@ -1,5 +1,5 @@
 """Computes what stands between the products of a decode step, for few rows in float32; products of
-one row; and all layers of a step of one row by weights in 8 bits."""
+one row; and all layers of a step of one row with 8-bit weights."""
 
 from __future__ import annotations
 
@@ -172,15 +172,15 @@ def attend(q_NHD, k_NGD, v_NGD, keys_BTGD, values_BTGD, tables_NM, lengths_N, wi
 
 @compiled_as_written
 def multiply_rounded(numbers_OI, scale_O, x_I, most, codes_I, y_O):  # type: ignore[no-untyped-def]
-    """y = weight x by whole numbers, as `llm_core.quantize.on_cpu.OrderedInt8` to the last bit.
+    """y = weight x in whole numbers, as `llm_core.quantize.on_cpu.OrderedInt8` to the last bit.
 
     x is divided by its largest magnitude and rounded to -most … most; codes_I is room for that.
-    Sums are those of 32 bits: 127 * 127 * inputs must fit. Four outputs at a time, as above.
+    Sums have 32 bits: 127 * 127 * inputs must fit. Four outputs at a time, as above.
     """
     outputs, inputs = numbers_OI.shape
     largest = np.zeros(1, np.int32)
     bits_I = x_I.view(np.int32)
-    for i in range(inputs):  # as bits, of which NaN has the largest
+    for i in range(inputs):  # compared as bits, where NaN is above all
         magnitude = np.int32(bits_I[i] & np.int32(0x7FFFFFFF))
         largest[0] = max(largest[0], magnitude)
     size, step = largest.view(np.float32)[0], np.float32(1 / most)
@@ -191,7 +191,7 @@ def multiply_rounded(numbers_OI, scale_O, x_I, most, codes_I, y_O):  # type: ign
     whole_bits_I = whole_I.view(np.int32)
     for i in range(inputs):
         codes_I[i] = np.int16(whole_bits_I[i] - TO_WHOLE_BITS)
-    # Each sum is told to stay in 32 bits, or it would be one of 64, with half as many at once.
+    # Numba would sum in 64 bits, half as many at once.
     part = outputs // 4
     for o in range(part):
         first, second, third, fourth = np.int32(0), np.int32(0), np.int32(0), np.int32(0)
@@ -218,7 +218,7 @@ def rounded_layers(  # type: ignore[no-untyped-def]
     qkv_LOI, qkv_scale_LO, out_LOI, out_scale_LO, into_LOI, into_scale_LO, down_LOI, down_scale_LO,
     keys_LBTGD, values_LBTGD, tables_1M, lengths_1, windows_L,
 ):  # fmt: skip
-    """All layers of one new token, in place: the residual stream and its norm become those behind
+    """All layers of one new token, in place: the residual stream and its norm become those after
     the last layer, and its keys and values are stored."""
     layers, outputs = qkv_LOI.shape[:2]
     groups, width = keys_LBTGD.shape[3:]

@@ -6,8 +6,8 @@
 | int8 | an integer from -127 to 127, times the scale | largest magnitude / 127 | 1,028 |
 | fp8 | a float of 4 and 3 bits (E4M3), times the scale | largest magnitude / 448 | 1,028 |
 
-The mean and not the root of the mean square is the scale of signs: that one may be further from a
-block with few large numbers than zero is. All three keep a block of zeros.
+Signs are scaled by the mean magnitude, not by the root mean square: where a block has few large
+numbers, that would lose more than sending zeros. All three keep a block of zeros.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Codec(Protocol):
     block_bytes: int
 
     def encode(self, x_NB: Tensor) -> Tensor:
-        """Bytes_NC of blocks; uint8."""
+        """The bytes_NC of blocks; uint8."""
 
     def decode(self, bytes_NC: Tensor, dtype: torch.dtype) -> Tensor:
         """The numbers_NB that bytes stand for."""
@@ -49,7 +49,7 @@ class Signs:
 
 @dataclass(frozen=True)
 class EightBits:
-    """Numbers of one byte, up to `largest`."""
+    """One-byte numbers with magnitudes up to `largest`."""
 
     dtype: torch.dtype
     largest: float
@@ -57,7 +57,7 @@ class EightBits:
 
     def encode(self, x_NB: Tensor) -> Tensor:
         scale_N = x_NB.abs().amax(dim=1) / self.largest
-        # Divided by what the others will multiply by.
+        # Divide by the float32 scale that receivers multiply by.
         exact_N1 = scale_N.float().to(x_NB.dtype)[:, None]
         ratio = torch.where(exact_N1 > 0, x_NB / exact_N1, 0).clamp(-self.largest, self.largest)
         rounded = ratio.round() if not self.dtype.is_floating_point else ratio.float()

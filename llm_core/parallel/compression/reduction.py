@@ -1,18 +1,18 @@
 """Sums the gradients of replicated weights over processes after backward, in fewer bytes than DDP.
 
-| `parallel.compress` | bytes of a step, beside 2 (n - 1) / n x 4 a weight | what is lost |
+| `parallel.compress` | share of the bytes of a float32 sum | what is lost |
 |---|---|---|
 | int8, fp8 | about 1/4 | rounding, here and of the sum; not made up for |
 | powersgd | (rows + columns) x rank / (rows x columns) of a matrix | added to the next gradient |
 | onebit | 1/31 after a warm-up | added to the next momentum (`llm_core.optim.onebit`) |
 
-All begin with `warmup_steps` steps of plain sums. Sums are made in the order of processes and all
-processes get the same bits. What a method carries from step to step is settled by the optimizer, so
-that a skipped step leaves it as it was (`llm_core.optim.feedback`).
+All begin with `warmup_steps` steps of plain sums. Coded sums add in the order of processes, and all
+processes get the same bits. The optimizer updates what a method carries from step to step, so a
+skipped step leaves it as it was (`llm_core.optim.feedback`).
 
-PowerSGD (Vogels et al. 2019, algorithm 1): a matrix M, the gradient and what was lost of earlier
-ones, is sent as P = M Q, made orthonormal, and Q = Mᵀ P. Vectors, and matrices that this would not
-make half as small, are summed as they are.
+PowerSGD (Vogels et al. 2019, algorithm 1): a matrix M, the gradient plus what earlier steps lost,
+is sent as P = M Q, made orthonormal, and Q = Mᵀ P. Vectors, and matrices that this would not shrink
+to less than half, are summed as they are.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from llm_core.parallel.compression.wire import Wire, coded_sum
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """What a method carries from one step to the next, of one weight."""
+    """What a method carries from one step to the next for one weight."""
 
     name: str
     """Of the weight in the model."""
     kind: str
     old: Tensor
     is_own: bool
-    """Whether each process has another; else all have the same."""
+    """Whether each process has its own; else all have the same."""
 
 
 class Reduction:
-    """Plain sums. `steps` is how many there have been, a tensor in main memory for checkpoints."""
+    """Plain sums. `steps` counts them: a tensor in main memory, for checkpoints."""
 
     def __init__(self, wire: Wire, warmup_steps: int = 0) -> None:
         self.wire, self.warmup_steps = wire, warmup_steps
@@ -50,7 +50,7 @@ class Reduction:
 
     @property
     def is_warming_up(self) -> bool:
-        """Of the step whose gradients were reduced last."""
+        """Whether the last step's gradients were summed plainly."""
         return int(self.steps) <= self.warmup_steps
 
     @property
@@ -62,12 +62,12 @@ class Reduction:
         yield from ()
 
     def pending(self) -> Mapping[tuple[str, str], Tensor]:
-        """{(weight, kind): what is carried on if the step is not skipped}; forgotten here."""
+        """{(weight, kind): what to carry on unless the step is skipped}; forgotten here."""
         return {}
 
     @torch.no_grad()
     def reduce(self, model: nn.Module) -> None:
-        """Put sums over processes in place of the gradients of the trained weights. Every process
+        """Replace the gradients of the trained weights by their sums over processes. Every process
         must call it, once a step."""
         self.steps += 1
         grads = {name: w.grad for name, w in model.named_parameters() if w.grad is not None}
@@ -85,7 +85,7 @@ class Reduction:
 
 
 class Rounded(Reduction):
-    """Sums of numbers of 8 bits."""
+    """Sums in 8-bit numbers."""
 
     def __init__(self, wire: Wire, warmup_steps: int, codec: Codec) -> None:
         super().__init__(wire, warmup_steps)
@@ -103,7 +103,7 @@ class Rounded(Reduction):
 
 
 class LeftToOptimizer(Reduction):
-    """Sums in the warm-up, and then none: the optimizer exchanges momentum."""
+    """Sums in the warm-up only: then the optimizer exchanges momentum."""
 
     @property
     def leaves_gradients(self) -> bool:
@@ -119,7 +119,7 @@ class PowerSgd(Reduction):
         self._errors: dict[str, Tensor] = {}
         self._bases: dict[str, Tensor] = {}
         self._pending: dict[tuple[str, str], Tensor] = {}
-        # Equal numbers on all processes, whatever the seed of the run.
+        # Equal on all processes, whatever the seed of the run.
         generator = torch.Generator().manual_seed(1)
         for name, weight in model.named_parameters():
             if not weight.requires_grad or not shrinks(weight.shape, rank):
@@ -162,7 +162,7 @@ def orthonormal(columns: Tensor) -> Tensor:
 def make_reduction(
     kind: str, wire: Wire, model: nn.Module, warmup_steps: int, rank: int
 ) -> Reduction:
-    """That of `parallel.compress`, which is not none."""
+    """The reduction for a value of `parallel.compress` other than none."""
     if kind == "powersgd":
         return PowerSgd(wire, warmup_steps, model, rank)
     if kind == "onebit":

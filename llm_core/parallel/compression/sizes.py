@@ -18,7 +18,8 @@ from llm_core.parallel.config import ParallelConfig
 
 
 def sent_bytes(shapes: Sequence[Shape], parallel: ParallelConfig) -> float:
-    """What is left of the gradients of these weights, after the warm-up; `compress` is not none."""
+    """Bytes that stand for the gradients of these weights after the warm-up; `compress` is not
+    none."""
     rank, numel = parallel.compress_rank, sum(map(math.prod, shapes))
     if parallel.compress == "powersgd":
         return NUMBER_BYTES * sum(
@@ -28,7 +29,7 @@ def sent_bytes(shapes: Sequence[Shape], parallel: ParallelConfig) -> float:
 
 
 def carried_bytes(shapes: Sequence[Shape], parallel: ParallelConfig) -> int:
-    """What a process keeps of sums of these weights from step to step."""
+    """Bytes that a process carries from step to step for these weights."""
     rank, numel = parallel.compress_rank, sum(map(math.prod, shapes))
     if parallel.compress == "powersgd":
         thin = [shape for shape in shapes if shrinks(shape, rank)]

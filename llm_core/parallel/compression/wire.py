@@ -1,7 +1,7 @@
-"""Exchanges between the processes of a group, with a count of the bytes that this one sends.
+"""Exchanges tensors between the processes of a group, and counts the bytes that this one sends.
 
-A sum of S bytes over n processes counts 2 (n - 1) / n S, as a ring sends it; a gathering or an
-exchange of S bytes in all counts (n - 1) / n S.
+A sum of S bytes over n processes counts 2 (n - 1) / n x S, as a ring sends it; a gather or an
+exchange of S bytes in all counts (n - 1) / n x S.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from llm_core.parallel.compression.codecs import Codec
 
 
 class Wire:
-    """The processes that hold the same weights; with none (`group` None) nothing is sent."""
+    """The processes that hold the same weights. group: None: one process, which sends nothing."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.group = group
@@ -62,12 +62,12 @@ class Wire:
 def coded_sum(
     x: Tensor, codec: Codec, wire: Wire, correction: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(sum over processes, what was lost of x here, what was lost of the sum of this process's
-    chunk).
+    """(sum over processes, what was lost of x here, what was lost of this process's chunk of the
+    sum).
 
-    x: a flat vector of `padded_length`, with all that it must carry. Each process adds up one chunk
-    of it in the order of processes, so that the result is the same bits on all, and all can be
-    computed by one. correction: is added to the sum of the chunk before it is sent on.
+    x: a flat vector of `padded_length`, earlier losses included. Each process adds up one chunk in
+    the order of processes, so all get the same bits, which one process can reproduce. correction:
+    added to the sum of the chunk before it is sent on.
     """
     sent = codec.encode(x.view(-1, BLOCK))
     lost_here = x - codec.decode(sent, x.dtype).flatten()

@@ -1,1 +1,1 @@
-"""Runs that train apart and meet now and then (local SGD, DiLoCo). Begin with `diloco`."""
+"""Lets runs that train alone meet now and then (local SGD, DiLoCo). Begin with `diloco`."""

@@ -1,18 +1,20 @@
-"""DiLoCo (Douillard et al. 2023): members train alone for a round of steps, then the mean of what
-they have changed is the gradient of one outer Nesterov step from where the round began.
+"""Takes the outer steps of DiLoCo (Douillard et al. 2023): members train alone for a round of
+steps; the mean of what they have changed is the gradient of one Nesterov step from where it began.
 
     change of a member  = weights at the start of the round - its weights at the end
-    mean                = sum of changes x targets / targets, over the members that are there
+    mean                = sum of changes x targets / sum of targets, over the members that count
     momentum            = mu x momentum + mean
     weights             = weights at the start - lr x (mean + mu x momentum)
 
-With one inner step of plain SGD, lr 1 and mu 0 that is the step of DDP. With AdamW inside it is
+With one inner step of plain SGD, lr 1 and mu 0, that is the step of DDP. With AdamW inside it is
 not: each member's step has the length of the rate, whatever its gradient.
 
-A member that dies is left out of its round and comes back by being started again: in the same round
-from its checkpoint, later with the weights of the newest round and its own moments. One that comes
-late begins so with moments of zero. Who adds up sends two copies of the weights and takes one for
-each other member, the others send one and take one; in files of `members`.
+A member that dies is left out of its round. Started again, it resumes from its checkpoint within
+the same round, or else takes the weights of the newest round and keeps its own moments. One that
+joins late begins with those weights and moments of zero.
+
+All traffic is files (`members`). Each member writes its change and reads the new weights; the one
+that adds up also reads the changes of the others, and writes weights and momentum.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ MOMENTUM = "momentum."
 
 
 class Outer:
-    """The outer step of one member. moved_bytes: what it wrote and read of others."""
+    """The outer step of one member. moved_bytes: what it has written, and read of others."""
 
     def __init__(self, config: OuterConfig, layout: Layout) -> None:
         assert config.folder is not None
@@ -50,23 +52,23 @@ class Outer:
             if weight.requires_grad
         }
         self._targets = torch.zeros((), dtype=torch.float64, device=layout.device)
-        # Of the round so far, for a run that resumes within it.
+        # Checkpoints have the count so far, for a run that resumes within a round.
         layout.counts["outer.targets"] = self._targets
         self._began = time.monotonic()
         self.moved_bytes = 0
 
     @contextmanager
     def attended(self, start: int) -> Iterator[int]:
-        """Within, this member takes part; gives what `join` does. Raises ConfigError where it takes
-        part already."""
+        """Take part while the block runs; gives what `join` does. Raises ConfigError where another
+        run has this member's place."""
         with self._meeting.attended():
             yield self.join(start)
 
     def join(self, start: int) -> int:
-        """The step to continue at, with the weights of that, after a checkpoint of step `start` (0:
-        none, and weights are initial ones).
+        """The step to continue at, with its weights in place, from a checkpoint of step `start`.
 
-        Raises CheckpointError where the folder does not know the round of the checkpoint.
+        0: there is none, and weights are initial ones. Raises CheckpointError where the folder does
+        not know the round of the checkpoint.
         """
         meeting, steps = self._meeting, self._config.steps
         own, newest = start // steps, meeting.newest()
@@ -86,12 +88,12 @@ class Outer:
         return start
 
     def note(self, num_targets: Tensor) -> None:
-        """Count the targets that a step of this member has learnt from."""
+        """Count the targets of a step of this member."""
         self._targets += num_targets
 
     def after(self, step: int) -> int:
-        """End the round that ends with this step; the step to continue at, which is a later one
-        where the others have gone on without this member."""
+        """End the round if this step is its last. Returns the step to continue at: a later one if
+        the others have gone on without this member."""
         steps = self._config.steps
         return step if step % steps else self._end_round(step // steps - 1)
 
@@ -99,7 +101,7 @@ class Outer:
         meeting = self._meeting
         if (meeting.newest() or 0) <= number:
             file = meeting.change(number, self._config.member)
-            # One of before this member died is of the same steps.
+            # One that this member left before it died is of the same steps.
             meeting.put(file, self._write_change(number), replace=True)
         while (newest := meeting.newest() or 0) <= number:
             waits = number == 0 and time.monotonic() - self._began < self._config.lease_s
@@ -115,14 +117,14 @@ class Outer:
         return newest * self._config.steps
 
     def _add_up(self, number: int, decision: Decision) -> None:
-        """Take the outer step, and put it where all see it."""
+        """Take the outer step, and publish its result."""
         config, meeting = self._config, self._meeting
         try:
             changes = [Tensors(meeting.change(number, m)) for m in decision.members]
             before = Tensors(meeting.state(number))
         except FileNotFoundError:
             if (meeting.newest() or 0) > number:
-                return  # others were faster, and have tidied up
+                return  # another was faster, and has tidied up
             raise
         targets = [float(change[TARGETS]) for change in changes]
         after: dict[str, Tensor] = {}
@@ -164,12 +166,12 @@ class Outer:
 
 
 def make_outer(config: OuterConfig, layout: Layout) -> Outer | None:
-    """None for a run that meets no other."""
+    """The outer step of a run; None: it meets no other."""
     return None if config.kind == "none" else Outer(config, layout)
 
 
 class Tensors:
-    """The tensors of a file by name. Raises FileNotFoundError, and OSError for other bytes."""
+    """The tensors of a file by name. Raises FileNotFoundError where there is none."""
 
     def __init__(self, path: Path) -> None:
         self._file = safe_open(path, "pt")

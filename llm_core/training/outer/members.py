@@ -1,4 +1,4 @@
-"""Decides who takes part in a round: leases and decisions are files of a shared folder, no master.
+"""Decides who takes part in a round, without a master: leases and decisions are files of a folder.
 
 | file | what |
 |---|---|
@@ -8,9 +8,9 @@
 | `round-R/members.json` | whose changes count, and who adds them up |
 
 A file is written under another name and then linked to its own, which fails if that is taken: of
-several that decide, one does, and all others follow. What members decide from is in the folder, so
-each can do what one that died was to do. Ages are differences between times of files in the folder,
-so clocks of machines do not matter.
+several that decide at once, one does, and the others follow. All that decisions rest on is in the
+folder, so any member can do the work of one that died. Ages are differences between times of files
+in the folder, so clocks of machines do not matter.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from llm_core.locks import open_lock
 
 ROUND = re.compile(r"round-(\d{8})")
 BEATS = 4
-"""Signs of life within a lease."""
+"""Renewals within the time of a lease."""
 
 
 @dataclass(frozen=True)
 class Decision:
     members: tuple[int, ...]
-    """In ascending order, in which changes are added."""
+    """Ascending: the order in which changes are added."""
     adds_up: int
 
 
@@ -51,7 +51,8 @@ class Meeting:
 
     @contextmanager
     def attended(self) -> Iterator[None]:
-        """Within, others wait for this member. Raises ConfigError where it is there already."""
+        """While the block runs, others wait for this member. Raises ConfigError where another run
+        has its place."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open_lock(self._lease(self.member)) as lock:
             try:
@@ -65,11 +66,11 @@ class Meeting:
             every_s = self._lease_s / BEATS
             with Beats("lease", self._touch, every_s, "the lease of this member"):
                 yield
-            # One that leaves is not waited for; one that dies is, for the length of a lease.
+            # Others do not wait for one that leaves; for one that dies they wait a lease.
             self._lease(self.member).unlink(missing_ok=True)
 
     def is_alive(self, member: int) -> bool:
-        """Whether a member has been heard of within a lease; itself always is."""
+        """Whether a member has renewed its lease in time; this one always has."""
         if member == self.member:
             return True
         self._touch()
@@ -80,7 +81,7 @@ class Meeting:
             return False
 
     def newest(self) -> int | None:
-        """The last round that has a state."""
+        """The last round that has a state; None: there is none."""
         return max((r for r in self._rounds() if self.state(r).exists()), default=None)
 
     def state(self, number: int) -> Path:
@@ -90,9 +91,9 @@ class Meeting:
         return self._round(number) / f"change-{member}"
 
     def decide(self, number: int, waits_for_all: bool) -> Decision | None:
-        """Whose changes count in a round; None: members that live are still at work.
+        """Whose changes count in a round; None: live members are still at work.
 
-        waits_for_all: also for those that have not come yet.
+        waits_for_all: also for members that have not started yet.
         """
         file = self._round(number) / "members.json"
         if not file.exists():
@@ -106,8 +107,8 @@ class Meeting:
         return Decision(tuple(found["members"]), found["adds_up"])
 
     def put(self, file: Path, write: Callable[[Path], object], replace: bool = False) -> bool:
-        """Make a file whole at once; whether it was this call that did. A file that is there stays,
-        unless `replace`."""
+        """Make a file appear whole; whether this call made it. A file that is there stays, unless
+        `replace`."""
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
         try:
@@ -124,7 +125,7 @@ class Meeting:
             temporary.unlink(missing_ok=True)
 
     def prune(self, before: int) -> None:
-        """Remove the rounds before one; another member may do so at the same time."""
+        """Remove the rounds before one; several members may do so at once."""
         for number in self._rounds():
             if number < before:
                 shutil.rmtree(self._round(number), ignore_errors=True)

@@ -1,5 +1,5 @@
-"""Walks the automata of number plans (`tasks.pii.digit_classes`): ten entries a state, the next
-one for each digit."""
+"""Walks the automata of number plans (`tasks.pii.digit_classes`): a state has ten entries, the next
+state for each digit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MAX_DIGITS = 19
 def walk(
     numbers: np.ndarray, first: int, num_digits: int, following: np.ndarray, reached: np.ndarray
 ) -> tuple[int, int]:
-    """Write where the last digits (so many, at most `MAX_DIGITS`) of numbers (int64, from place
-    `first` on) lead, ten times the state, into `reached`.
+    """Write the state to which the last `num_digits` digits of each number lead, times ten, into
+    `reached`. numbers: int64, read from place `first` on. num_digits: at most `MAX_DIGITS`.
 
-    following: int32, ten times the next state at ten times a state plus a digit, or -1. Returns the
-    place of the first number that comes upon -1, and where in `following` that is; else the count
-    of numbers and -1.
+    following: int32; at ten times a state plus a digit, ten times the next state, or -1: not made
+    yet. Returns the place of the first number that meets a -1, and the place of that in
+    `following`; else the count of numbers, and -1.
     """
     digits, ten = np.empty(MAX_DIGITS, np.int64), np.uint64(10)
     for r in range(first, len(numbers)):

@@ -43,7 +43,8 @@ _ENDS, _IS_DIGIT, _IS_SIGN = 1, 2, 4
 """What a byte does on the walk back: end a word, be a digit, end the walk, a line or a sentence or
 be none of ASCII."""
 _IDLE_RANGES = (b"+-", b"/3", b"59")
-"""First and last byte of those that do nothing on the walk but be digits; words end in 4 (ipv4)."""
+"""(first, last) of bytes that are digits at most and have no other role on the walk. 4 is missing,
+since words end in it (ipv4)."""
 _BETWEEN_WORDS = tuple(b" _-'\"[]")
 _FIRST_WITHIN_WORDS = "\u0590"
 """From Hebrew and Arabic on, scripts are searched without borders of words."""
@@ -115,7 +116,7 @@ def _digits_and_idle(typing_context: Any, buf: Any, pos: Any) -> Any:
 
 @intrinsic
 def _leading_zeros(typing_context: Any, word: Any) -> Any:
-    """How many bits of a number (uint64) above its highest one are zero; 64 of zero."""
+    """How many bits above the highest one of a uint64 are zero; 64 for zero."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -135,7 +136,7 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
         numeric, idle = _digits_and_idle(v, first)
     while p > lo and chars < MAX_LABEL_CHARS:
         if p > first:
-            # Rows of digits are passed at once.
+            # Pass the whole row of idle bytes at once.
             above = np.uint64(first + BLOCK - p)
             run = min(_leading_zeros(~(idle << above)), p - lo, p - first, MAX_LABEL_CHARS - chars)
             if run > 0:

@@ -54,8 +54,8 @@ def holds_a_date(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
 
 @inner
 def is_cut_from_a_date(v: np.ndarray, hi: int, groups: np.ndarray, k: int) -> bool:
-    """Whether the last two groups are year and month, and a day follows: 27  2008-06 is cut from
-    27  2008-06-20, and 4.21 2014/02 from 4.21 2014/02/02."""
+    """Whether the last two groups are a year and a month, and a day follows: 27  2008-06 is cut
+    from 27  2008-06-20, and 4.21 2014/02 from 4.21 2014/02/02."""
     end = groups[END + k]
     if k == 0 or groups[SHAPE + k] & _MONTH_SIZES != _MONTH or end >= hi:
         return False
@@ -65,7 +65,7 @@ def is_cut_from_a_date(v: np.ndarray, hi: int, groups: np.ndarray, k: int) -> bo
 
 @inner
 def is_behind_a_decimal(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
-    """Whether a decimal and a short number are all there is: 176.222 499."""
+    """Whether all of it is a decimal and a short number: 176.222 499."""
     dotted = k == 2 and v[groups[END]] == 46 and v[groups[END + 1]] == 32
     return dotted and groups[SHAPE + k] & _LAST_SIZE < 4
 
@@ -81,8 +81,8 @@ def holds_a_negative(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
 
 @inner
 def ends_in_a_note(v: np.ndarray, i: int, start: int, groups: np.ndarray, k: int) -> bool:
-    """Whether a parenthesis opens before the last group, behind a blank or another one that the
-    number has: 305-363 (1997), (1501)-502(1502)."""
+    """Whether a parenthesis opens before the last group, after a blank or after an earlier
+    parenthesis of the number: 305-363 (1997), (1501)-502(1502)."""
     opened = groups[END + k] - (groups[SHAPE + k] & _LAST_SIZE) - 1
     return k > 0 and v[opened] == 40 and (v[opened - 1] == 32 or start < i)
 
@@ -95,8 +95,9 @@ def are_code_points(v: np.ndarray, i: int, shape: int) -> bool:
 
 @inner
 def is_in_a_dump(v: np.ndarray, hi: int, end: int, size: int) -> bool:
-    """Whether one of the next two groups of hexadecimal digits, pairs or of four where the last
-    group has so many, has a letter and a digit, as in 05 34 15 98 97 e8 06 and 0004 0028 5EB3."""
+    """Whether one of the next two groups of hexadecimal digits mixes letters and digits, as in
+    05 34 15 98 97 e8 06 and 0004 0028 5EB3. size: digits of the last group; groups have two, or
+    four after four."""
     width = 4 if size == 4 else 2
     for _ in range(2):
         if end + width >= hi or v[end] != 32:
