@@ -195,8 +195,9 @@ def _rank(rank: int, folder: Path, name: str, seconds: float) -> None:
     begin = {key: local(t).clone() for key, t in warmed_up(trainer).items()}
     found: Rows = {}
     for number, (of_link, speed) in enumerate(LINKS.items()):
-        for key, tensor in collect_state(trainer.layout, trainer.optimizer).items():
-            local(tensor).copy_(begin[key])
+        state = collect_state(trainer.layout, trainer.optimizer)
+        for key, tensor in begin.items():
+            local(state[key]).copy_(tensor)
         outer = None
         if name == "DiLoCo":
             meeting = replace(trainer.config.parallel.outer, folder=folder / f"meeting-{number}")

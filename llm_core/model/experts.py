@@ -56,9 +56,11 @@ class Router(nn.Module):
         self.register_buffer("bias", bias)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
+        before = self.bias
         super()._apply(fn, recurse)
-        if self.bias is not None:
-            self.bias = self.bias.float()
+        if before is not None and self.bias is not None:
+            has_numbers = not before.is_meta and not self.bias.is_meta
+            self.bias = (before if has_numbers else self.bias).to(self.bias.device, torch.float32)
         return self
 
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -20,7 +20,13 @@ import torch
 from torch import Tensor, library, nn
 from torch.nn import functional as F
 
-from llm_core.model.adapter import CODED_BLOCK, CODED_GROUP, AdaptedModelConfig, layers_of
+from llm_core.model.adapter import (
+    CODED_BLOCK,
+    CODED_GROUP,
+    AdaptedModelConfig,
+    coded_layer,
+    layers_of,
+)
 from llm_core.model.config import ModelConfig
 from llm_core.model.fused import split_gate_up, split_qkv
 from llm_core.model.precision import product_dtype
@@ -139,6 +145,17 @@ class CodedWeight(nn.Module):
         """x [..., I] → [..., O], as F.linear."""
         out = coded_product(x.to(product_dtype(x)), *self.parts, False)
         return out if bias is None else out + bias.to(out.dtype)
+
+
+def as_it_rests(config: ModelConfig, name: str, weight: Tensor) -> Tensor:
+    """A whole weight as this model computes with it: in float32 the numbers of its codes, where it
+    is kept in codes."""
+    if (layer := coded_layer(config, name)) is None:
+        return weight
+    assert isinstance(config, AdaptedModelConfig)
+    codes = CodedWeight(config, layer, *weight.shape).to_empty(device=weight.device)
+    codes.write(weight, *map(range, weight.shape))
+    return codes.numbers(torch.float32)
 
 
 def _quantise_twice(largest: Tensor) -> tuple[Tensor, Tensor]:

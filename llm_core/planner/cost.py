@@ -64,7 +64,7 @@ class Speed:
 
 def flops_per_token(model: ModelConfig, memory: MemoryConfig, seq_len: int) -> TokenFlops:
     """Of rows of so many tokens, each one document."""
-    weights, attended = model.num_parameters(), model.attended_tokens(seq_len)
+    weights, attended = model.num_parameters(active=True), model.attended_tokens(seq_len)
     causal, full = (model.training_flops_per_token(attended, half) for half in (True, False))
     again = [recomputed_flops_per_token(model, memory, seq_len, half) for half in (True, False)]
     return TokenFlops(6 * weights, 8 * weights, causal, full, causal + again[0], full + again[1])

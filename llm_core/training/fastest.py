@@ -79,7 +79,7 @@ def _choose(
     measure = _attentions if name == "attention" else _feed_forwards
     key = _key(config, device, name, able)
     found = kept(lambda: dict(measure(config, device, able)), key, folder)
-    chosen = fastest(found)
+    chosen = fastest(found, able)
     note(f"train.{name}=auto: {told(chosen, found, able)}")
     return chosen
 
@@ -97,9 +97,10 @@ def _goes(config: RunConfig, name: str, candidate: str) -> bool:
     return candidate != "varlen" or config.train.data.mask_documents
 
 
-def fastest(found: Found) -> str:
-    """Of the candidates with the plain answer."""
-    return min((ms, one) for one, ms in found.items() if ms is not None)[1]
+def fastest(found: Found, able: list[str]) -> str:
+    """Of the candidates with the plain answer; the first where none runs."""
+    times = [(ms, one) for one, ms in found.items() if ms is not None]
+    return min(times)[1] if times else able[0]
 
 
 def told(chosen: str, found: Found, able: list[str]) -> str:
@@ -237,7 +238,7 @@ def measured(
             both = pass_of(candidate)
             found = both()
         # Not a candidate: this device or mask has no such kernel, or torch refuses it.
-        except (ConfigError, RuntimeError) as error:
+        except (ConfigError, RuntimeError, ImportError, AttributeError, TypeError) as error:
             note(f"{candidate} is not measured: {str(error).splitlines()[0]}")
             continue
         expected = expected or found

@@ -98,6 +98,7 @@ def export_checkpoint(
 def export_folder(model: Path, out: Path, config: ExportConfig) -> dict[str, Any]:
     """Write the weights of a model folder to the new folder `out`. Raises ConfigError, also where
     they are rounded."""
+    from llm_core.huggingface.expert_names import BIAS
     from llm_core.huggingface.files import (
         PART_BYTES,
         FolderWriter,
@@ -133,11 +134,12 @@ def export_folder(model: Path, out: Path, config: ExportConfig) -> dict[str, Any
     dtype = _dtype(config) or next(iter(weights.values())).dtype
     said = str(dtype).removeprefix("torch.")
     named = {name: said for name in ("dtype", "torch_dtype") if name in values}
-    facts = {name: Facts(dtype, tuple(weight.shape)) for name, weight in weights.items()}
+    dtypes = {name: torch.float32 if name.endswith(BIAS) else dtype for name in weights}
+    facts = {name: Facts(dtypes[name], tuple(weight.shape)) for name, weight in weights.items()}
     with _new(out) as folder:
         writer = FolderWriter(folder, facts, {**values, **named}, PART_BYTES)
         for name, weight in weights.items():
-            writer.put(name, weight.to(dtype))
+            writer.put(name, weight.to(dtypes[name]))
         copy_beside(model, folder)
         writer.finish()
     return _report(out, dtype)

@@ -24,6 +24,7 @@ from llm_core.huggingface.files import CONFIG_FILE as MODEL_CONFIG
 from llm_core.huggingface.files import copy_beside, read_values
 from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.lora import merged
+from llm_core.model.nf4 import as_it_rests
 from llm_core.training.adapted import base_digest, with_factors
 from llm_core.training.run_config import RunConfig
 
@@ -60,7 +61,8 @@ def with_base(
             f"train.init_from ({base}) is not the model that the factors were trained beside; put"
             " that back, or take the factors alone with export.adapter=peft"
         )
-    yield from merged(model, with_factors(read_weights(base, run.model), dict(factors)))
+    whole = with_factors(read_weights(base, run.model), dict(factors))
+    yield from merged(model, ((name, as_it_rests(model, name, one)) for name, one in whole))
 
 
 def merge_folder(

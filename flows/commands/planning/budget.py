@@ -46,7 +46,7 @@ def budget_plan(
 ) -> tuple[str, dict[str, Any]]:
     """(text for a terminal, the same as plain values). unknown: why there is no corpus; empty where
     none was named."""
-    weights = work.model.num_parameters()
+    weights = work.model.num_parameters(active=True)
     found = token_budget(weights, work.train.total_tokens, corpus, inference_tokens)
     return _shown(found, weights, unknown), to_plain(found)
 

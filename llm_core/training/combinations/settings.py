@@ -273,10 +273,11 @@ def check_experts(
 ) -> None:
     """Raises ConfigError for settings that need dense feed-forwards."""
     kind = "lora" if isinstance(model, AdaptedModelConfig) else "none"
-    recompute = memory.recompute
+    recompute, compress = memory.recompute, parallel.compress
     values = (
         ("adapter.kind", kind, "none"),
-        ("optim.kind", optimizer, optimizer if optimizer != "adafactor" else "adamw"),
+        ("optim.kind", optimizer, "adamw" if optimizer in ("adafactor", "lamb") else optimizer),
+        ("parallel.compress", compress, compress if compress != "powersgd" else "int8"),
         ("parallel.tp_overlap", parallel.tp_overlap, "none"),
         ("memory.ffn_tiles", memory.ffn_tiles, 1),
         ("memory.recompute", recompute, recompute if recompute != "selective" else "full"),
@@ -289,6 +290,12 @@ def check_experts(
                 f"{name} ({str(value).lower()}) does not go with model.experts; set"
                 f" {name}={str(stands).lower()}, or a dense model"
             )
+    if model.experts is not None and model.experts.bias_rate and parallel.outer.kind != "none":
+        raise ConfigError(
+            f"model.experts.bias_rate ({model.experts.bias_rate}) moves biases by the load of one"
+            f" process, and parallel.outer.kind ({parallel.outer.kind}) has members that do not"
+            " exchange them; set model.experts.bias_rate=0 and model.experts.balance_loss"
+        )
     if parallel.splits_backward:
         raise ConfigError(
             "model.experts counts load in one backward pass,"

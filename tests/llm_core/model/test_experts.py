@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,12 +15,17 @@ from llm_core.config import ConfigError
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.model.expert_config import ExpertsConfig
-from llm_core.model.experts import SparseFeedForward
+from llm_core.model.experts import SparseFeedForward, router_biases
+from llm_core.model.init import init_weights
+from llm_core.model.transformer import Transformer
 from llm_core.optim.balance import Balance
 from llm_core.parallel.config import ParallelConfig
+from llm_core.parallel.outer import OuterConfig
+from llm_core.planner.cost import flops_per_token
 from llm_core.training.combinations.settings import check_settings
 from llm_core.training.config import TrainConfig
 from llm_core.training.expert_load import load_row
+from tests.support.distributed.problem import Problem
 
 DIM, INNER, ROWS, TOKENS = 16, 12, 3, 7
 SHAPE = ModelConfig(51, DIM, 1, 2, 2, INNER, 32)
@@ -281,6 +287,12 @@ TRAIN = TrainConfig(num_steps=4, global_batch_sequences=8, micro_batch_sequences
             NO_SAVINGS,
             "pp_schedule=zero_bubble takes two",
         ),
+        (
+            {},
+            {"num_processes": 2, "kind": "ddp", "compress": "powersgd"},
+            NO_SAVINGS,
+            r"parallel.compress \(powersgd\).*=int8",
+        ),
     ],
 )
 def test_settings_for_dense_feed_forwards_are_refused_with_experts(
@@ -295,3 +307,33 @@ def test_settings_for_dense_feed_forwards_are_refused_with_experts(
             memory,
             "adamw",
         )
+
+
+def test_a_model_in_16_bits_keeps_every_bit_of_a_bias() -> None:
+    model = Transformer(Problem(family="glm4_moe").model())
+    init_weights(model, 0)
+    biases = dict(router_biases(model))
+    for bias in biases.values():
+        bias.fill_(0.3001)
+    expected = {name: bias.clone() for name, bias in biases.items()}
+    model.bfloat16()
+    found = dict(router_biases(model))
+    assert found and all(torch.equal(found[name], expected[name]) for name in expected)
+    model.to("meta").to_empty(device="cpu")
+    assert {bias.dtype for _, bias in router_biases(model)} == {torch.float32}
+
+
+def test_biases_that_members_do_not_exchange_are_refused(tmp_path: Path) -> None:
+    experts = ExpertsConfig(4, 2, score="sigmoid", bias_rate=0.01)
+    model = dataclasses.replace(SHAPE, dim=32, ffn_dim=32, experts=experts)
+    train = TrainConfig(100, 4, 16, 4)
+    meeting = ParallelConfig(outer=OuterConfig("diloco", folder=tmp_path))
+    with pytest.raises(ConfigError, match=r"bias_rate \(0.01\).*outer.kind \(diloco\)"):
+        check_settings(model, train, meeting, NO_SAVINGS, "adamw")
+    alone = dataclasses.replace(experts, bias_rate=0.0, balance_loss=0.01)
+    check_settings(dataclasses.replace(model, experts=alone), train, meeting, NO_SAVINGS, "adamw")
+
+
+def test_plans_count_the_experts_of_a_token() -> None:
+    model = dataclasses.replace(SHAPE, experts=ExpertsConfig(4, 2))
+    assert flops_per_token(model, NO_SAVINGS, 16).six_n == 6 * model.num_parameters(active=True)

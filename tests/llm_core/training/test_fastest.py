@@ -56,7 +56,8 @@ def test_another_answer_is_passed_over_however_fast_and_what_is_refused_is_no_ca
     }
     found = dict(chosen.measured(passes(**answers), list(answers)))  # type: ignore[arg-type]
     assert found == {"sdpa": 3.0, "cudnn": 2.0, "flash": None, "flex": None}
-    assert chosen.fastest(found) == "cudnn"
+    assert chosen.fastest(found, ["sdpa", "cudnn"]) == "cudnn"
+    assert chosen.fastest({}, ["sdpa", "cudnn"]) == "sdpa"
     assert "varlen is not measured: takes other masks\n" in capsys.readouterr().err
 
 

@@ -15,6 +15,8 @@ from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
 from llm_core.huggingface.files import read_tensors
 from llm_core.model.adapter import AdapterConfig
+from llm_core.model.init import init_weights
+from llm_core.model.transformer import Transformer
 from llm_core.optim.config import GroupRule
 from llm_core.training.metric_log import MetricLog
 from llm_core.training.train import run_in
@@ -84,6 +86,25 @@ def test_a_folder_is_written_in_other_numbers_with_what_lies_beside(tmp_path: Pa
     assert names == {"config.json", "model.safetensors", "tokenizer.json"}
     with pytest.raises(ConfigError, match=r"exists already; name a new folder"):
         export_folder(tmp_path / "model", tmp_path / "half", ExportConfig())
+
+
+def test_a_checkpoint_beside_codes_is_exported_as_the_run_published_it(tmp_path: Path) -> None:
+    small = make_model().config
+    base = Transformer(dataclasses.replace(small, dim=64, ffn_dim=128, num_heads=4))
+    init_weights(base, 0)
+    export_model(base.config, base.state_dict(), tmp_path / "base")
+    config = run_config(tmp_path, train={"init_from": tmp_path / "base"})
+    adapter = AdapterConfig("lora", rank=2, base_codes="nf4")
+    config = dataclasses.replace(config, model=base.config, adapter=adapter)
+    workdir = tmp_path / "work"
+    workdir.mkdir()
+    write_config(workdir / "config.json", config)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text("{}", "utf-8")
+    run_in(workdir, config)
+    export_checkpoint(workdir, None, tmp_path / "merged", ExportConfig())
+    published, found = (read_tensors(folder) for folder in (workdir / "model", tmp_path / "merged"))
+    assert all(torch.equal(found[each], published[each]) for each in published)
 
 
 def test_an_adapter_is_exported_merged_or_alone_from_a_checkpoint_or_a_folder(
