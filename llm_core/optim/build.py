@@ -12,17 +12,17 @@ from llm_core.optim.adafactor import Adafactor
 from llm_core.optim.adamw import AdamW
 from llm_core.optim.average import Average
 from llm_core.optim.balance import Balance
+from llm_core.optim.compressed.feedback import Feedback
+from llm_core.optim.compressed.momentum import SharedMomentum
+from llm_core.optim.compressed.onebit import OneBitAdam, OneBitLamb
 from llm_core.optim.config import OptimConfig
-from llm_core.optim.feedback import Feedback
 from llm_core.optim.guard import Guard
 from llm_core.optim.lamb import Lamb
 from llm_core.optim.lion import Lion
 from llm_core.optim.loss_scale import LossScaler
 from llm_core.optim.method import Method
-from llm_core.optim.momentum import SharedMomentum
 from llm_core.optim.muon import Muon, is_hidden_matrix
 from llm_core.optim.offload import offloaded
-from llm_core.optim.onebit import OneBitAdam, OneBitLamb
 from llm_core.optim.optimizer import Optimizer
 from llm_core.optim.owners import Owners
 from llm_core.optim.pieces import Piece, make_pieces

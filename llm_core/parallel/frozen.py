@@ -18,7 +18,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.model.nf4 import CodedWeight
 from llm_core.model.transformer import Transformer, global_name
 from llm_core.parallel.degrees import StagePlan
-from llm_core.parallel.places import whole_shapes
+from llm_core.parallel.places import local, whole_shapes
 
 _LAYER = re.compile(r"blocks\.(\d+)\.")
 
@@ -73,6 +73,13 @@ def coded_weights(model: Transformer) -> Iterator[tuple[str, CodedWeight]]:
     for name, module in model.named_modules():
         if isinstance(module, CodedWeight):
             yield name, module
+
+
+def frozen_bytes(model: Transformer, device: torch.device) -> int:
+    """Of frozen weights of this process on a device, as numbers or in codes."""
+    frozen = [local(weight) for weight in model.parameters() if not weight.requires_grad]
+    frozen += [part for _, codes in coded_weights(model) for part in codes.parts]
+    return sum(weight.nbytes for weight in frozen if weight.device.type == device.type)
 
 
 def _is_first(name: str, plan: StagePlan) -> bool:

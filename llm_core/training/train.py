@@ -36,10 +36,9 @@ from llm_core.optim.build import build_optimizer
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import build_layout
-from llm_core.parallel.frozen import coded_weights
+from llm_core.parallel.frozen import frozen_bytes
 from llm_core.parallel.hosts.flight import FLIGHT_FOLDER
 from llm_core.parallel.layout import Layout
-from llm_core.parallel.places import local
 from llm_core.parallel.ranks import Ranks, open_ranks
 from llm_core.parallel.weights import each_whole_weight, initialize, write_weights
 from llm_core.printing import escape_defects, note
@@ -231,11 +230,8 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
 
 def held_bytes(layout: Layout, optimizer: Optimizer) -> dict[str, int]:
     """What this process holds, as the optimizer says it, with the frozen weights."""
-    frozen = [local(weight) for weight in layout.bare.parameters() if not weight.requires_grad]
-    frozen += [part for _, codes in coded_weights(layout.bare) for part in codes.parts]
-    here = sum(weight.nbytes for weight in frozen if weight.device.type == layout.device.type)
     held = optimizer.held_bytes()
-    return held | {"weights": held["weights"] + here}
+    return held | {"weights": held["weights"] + frozen_bytes(layout.bare, layout.device)}
 
 
 def reporter(metrics: MetricLog | None) -> Callable[[str, int, str], None] | None:

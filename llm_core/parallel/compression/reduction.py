@@ -4,11 +4,11 @@
 |---|---|---|
 | int8, fp8 | about 1/4 | rounding, here and of the sum; not made up for |
 | powersgd | (rows + columns) x rank / (rows x columns) of a matrix | added to the next gradient |
-| onebit | 1/31 after a warm-up | added to the next momentum (`llm_core.optim.onebit`) |
+| onebit | 1/31 after a warm-up | added to the next momentum (`llm_core.optim.compressed.onebit`) |
 
 All begin with `warmup_steps` steps of plain sums. Coded sums add in the order of processes, and all
 processes get the same bits. The optimizer updates what a method carries from step to step, so a
-skipped step leaves it as it was (`llm_core.optim.feedback`).
+skipped step leaves it as it was (`llm_core.optim.compressed.feedback`).
 
 PowerSGD (Vogels et al. 2019, algorithm 1): a matrix M, the gradient plus what earlier steps lost,
 is sent as P = M Q, made orthonormal, and Q = Mᵀ P. Vectors, and matrices that this would not shrink

@@ -88,20 +88,27 @@ def test_a_folder_is_written_in_other_numbers_with_what_lies_beside(tmp_path: Pa
         export_folder(tmp_path / "model", tmp_path / "half", ExportConfig())
 
 
+def trained_beside(base: Transformer, adapter: AdapterConfig, folder: Path) -> Path:
+    """Work directory of a run that has trained an adapter; the base and its tokenizer are beside
+    it."""
+    export_model(base.config, base.state_dict(), folder / "base")
+    config = run_config(folder, train={"init_from": folder / "base"})
+    config = dataclasses.replace(config, model=base.config, adapter=adapter)
+    workdir = folder / "work"
+    workdir.mkdir()
+    write_config(workdir / "config.json", config)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}", "utf-8")
+    (folder / "base" / "tokenizer.json").write_text("{}", "utf-8")
+    run_in(workdir, config)
+    return workdir
+
+
 def test_a_checkpoint_beside_codes_is_exported_as_the_run_published_it(tmp_path: Path) -> None:
     small = make_model().config
     base = Transformer(dataclasses.replace(small, dim=64, ffn_dim=128, num_heads=4))
     init_weights(base, 0)
-    export_model(base.config, base.state_dict(), tmp_path / "base")
-    config = run_config(tmp_path, train={"init_from": tmp_path / "base"})
-    adapter = AdapterConfig("lora", rank=2, base_codes="nf4")
-    config = dataclasses.replace(config, model=base.config, adapter=adapter)
-    workdir = tmp_path / "work"
-    workdir.mkdir()
-    write_config(workdir / "config.json", config)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_text("{}", "utf-8")
-    run_in(workdir, config)
+    workdir = trained_beside(base, AdapterConfig("lora", rank=2, base_codes="nf4"), tmp_path)
     export_checkpoint(workdir, None, tmp_path / "merged", ExportConfig())
     published, found = (read_tensors(folder) for folder in (workdir / "model", tmp_path / "merged"))
     assert all(torch.equal(found[each], published[each]) for each in published)
@@ -111,17 +118,8 @@ def test_an_adapter_is_exported_merged_or_alone_from_a_checkpoint_or_a_folder(
     tmp_path: Path,
 ) -> None:
     base = make_model(dtype=torch.float32)
-    export_model(base.config, base.state_dict(), tmp_path / "base")
-    config = run_config(tmp_path, train={"init_from": tmp_path / "base"})
     adapter = AdapterConfig("lora", rank=2, targets=("qkv", "down"))
-    config = dataclasses.replace(config, model=base.config, adapter=adapter)
-    workdir = tmp_path / "work"
-    workdir.mkdir()
-    write_config(workdir / "config.json", config)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_text("{}", "utf-8")
-    (tmp_path / "base" / "tokenizer.json").write_text("{}", "utf-8")
-    run_in(workdir, config)
+    workdir = trained_beside(base, adapter, tmp_path)
     published = read_tensors(workdir / "model")
 
     export_checkpoint(workdir, None, tmp_path / "merged", ExportConfig())

@@ -4,7 +4,7 @@ warm-up, then a frozen second moment and momentum that processes exchange in sig
 The second moment hardly changes once training has settled. With it frozen the update is linear in
 the gradient, so what compression loses is made up for later; Adam's own update is not linear. After
 the warm-up each process adds its own gradient to the common momentum, and the mean over processes,
-exchanged by `llm_core.optim.momentum`, is the momentum of all, without bias correction.
+exchanged by `llm_core.optim.compressed.momentum`, is the momentum of all, without bias correction.
 
 LAMB must know how large a step a weight bears, which frozen moments do not say. Its trust ratio is
 the average of the warm-up times a factor: the largest ratio, over a weight's numbers, of the root
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from llm_core.optim.adamw import AdamW
+from llm_core.optim.compressed.momentum import SharedMomentum
 from llm_core.optim.config import OptimConfig
 from llm_core.optim.lamb import Lamb
 from llm_core.optim.method import State, Update
-from llm_core.optim.momentum import SharedMomentum
 from llm_core.optim.pieces import Piece, empty_state, write_unless
 from llm_core.parallel.places import Place
 

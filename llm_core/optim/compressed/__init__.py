@@ -1,0 +1,1 @@
+"""Updates from gradients that are summed in fewer bytes."""
