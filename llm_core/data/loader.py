@@ -64,9 +64,11 @@ class Loader:
         self._data = data or DataConfig()
         self._shards = shards
         require_loss_mask(shards, self._data)
-        self.sources = read_sources(shards)
+        # Losses of pairs are not sums over tokens, so they have none by source.
+        self.sources = read_sources(shards) if self._data.packing != "pairs" else None
         self._rows: StreamRows | PlannedRows
         self._mixture: Mixture | None = None
+        # Of pairs, once they are computed: float64, a row for each sample.
         self.references: np.ndarray | None = None
         if self._data.packing == "pairs":
             plan = pairs(*shards.document_bounds(), shards.rejected_starts(), seq_len)
@@ -111,6 +113,10 @@ class Loader:
     def batch(self, step: int) -> Batch:
         """The rows of this rank at a step, counted from a fresh start."""
         samples = self._samples_at(self.sizes.before(step) + self._places(self.sizes.at(step)))
+        return self.rows(samples)
+
+    def rows(self, samples: np.ndarray) -> Batch:
+        """Some of the samples, in this order."""
         documents_BT = self._rows.documents(samples) if self._data.mask_documents else None
         ids_BT, targets_BT = self._rows.read(samples)
         if self._data.loss_on == "assistant":

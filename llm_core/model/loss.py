@@ -101,5 +101,15 @@ def whole_head_loss(
     cross_entropy: CrossEntropy = token_losses,
 ) -> tuple[Tensor, Tensor]:
     """Through logits of all tokens."""
-    learnt_BT, losses_BT = cross_entropy(head(hidden_BTD), targets_BT)
+    learnt_BT, losses_BT = each_head_loss(head, hidden_BTD, targets_BT, cross_entropy)
     return learnt_BT.sum(), losses_BT
+
+
+def each_head_loss(
+    head: nn.Linear,
+    hidden_BTD: Tensor,
+    targets_BT: Tensor,
+    cross_entropy: CrossEntropy = token_losses,
+) -> tuple[Tensor, Tensor]:
+    """As `whole_head_loss`, with what is learnt of each token, for losses that are no sum of it."""
+    return cross_entropy(head(hidden_BTD), targets_BT)
