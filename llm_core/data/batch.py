@@ -23,3 +23,5 @@ class Batch(NamedTuple):
     references_B2: Tensor | None = None
     """float64: log-probabilities of the chosen and the rejected answer of each row's pair under the
     reference model; None where rows are no pairs."""
+    numbers_B: Tensor | None = None
+    """int64: place of each row in the order of all samples of a run, which no layout changes."""

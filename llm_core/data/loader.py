@@ -112,8 +112,9 @@ class Loader:
 
     def batch(self, step: int) -> Batch:
         """The rows of this rank at a step, counted from a fresh start."""
-        samples = self._samples_at(self.sizes.before(step) + self._places(self.sizes.at(step)))
-        return self.rows(samples)
+        positions = self.sizes.before(step) + self._places(self.sizes.at(step))
+        batch = self.rows(self._samples_at(positions))
+        return batch._replace(numbers_B=torch.from_numpy(positions))
 
     def rows(self, samples: np.ndarray) -> Batch:
         """Some of the samples, in this order."""

@@ -6,6 +6,9 @@ rows of A are cut by part, those of B are put in the order of that model. Where 
 some parts of a layer, such as queries and values without keys, the other parts have zeros, which
 training leaves zero: where both factors are zero, neither has a gradient. Settings that change the
 result in a way not computed here are refused by name.
+
+How the base rests (`BASE_RESTS`) is in the header of the file with the factors, where PEFT passes
+over it: factors trained beside a base in 16 or 4 bits belong to those numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -34,6 +37,7 @@ from llm_core.model.config import ModelConfig
 
 CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
 PREFIX = "base_model.model."
+BASE_RESTS = ("base_dtype", "base_codes")
 MAX_RANK = 1 << 16
 """Far above every published adapter. A rank is allocated before the factors are read, so a damaged
 file must not decide it."""
@@ -86,7 +90,8 @@ def write_adapter(
         "init_lora_weights": True,
         "inference_mode": True,
     }
-    (folder / WEIGHTS_FILE).write_bytes(save(found, {"format": "pt"}))
+    about = {name: str(getattr(adapter, name)) for name in BASE_RESTS}
+    (folder / WEIGHTS_FILE).write_bytes(save(found, {"format": "pt", **about}))
     sync_file(folder / WEIGHTS_FILE)
     write_durably(folder / CONFIG_FILE, json.dumps(values, indent=2, sort_keys=True) + "\n")
     sync_folder(folder)
@@ -147,7 +152,7 @@ def base_of(folder: Path) -> str:
 def adapted_as_in(folder: Path, model: ModelConfig) -> AdaptedModelConfig:
     """A model with factors in the layers for which a PEFT folder has some. Raises ConfigError where
     it has none."""
-    adapter = read_adapter_config(folder)
+    adapter = replace(read_adapter_config(folder), **_base_rests(folder))
     whole, tensors = adapted(model, adapter), _read_tensors(folder)
     assert isinstance(whole, AdaptedModelConfig)
     targets = {
@@ -259,6 +264,26 @@ def _weights_file(folder: Path) -> Path:
             " PEFT"
         )
     return file
+
+
+def _base_rests(folder: Path) -> dict[str, Any]:
+    """What the writer noted of the base; nothing in files of PEFT. Raises ConfigError for a note
+    that is not understood."""
+    file = _weights_file(folder)
+    try:
+        with safe_open(file, "pt") as opened:
+            noted = opened.metadata() or {}
+    except SafetensorError as error:
+        raise ConfigError(
+            f"{file} is cut off or not a safetensors file ({error}); fetch it again"
+        ) from error
+    found = {name: noted[name] for name in BASE_RESTS if name in noted}
+    for name, known in (("base_dtype", ("fp32", "bf16")), ("base_codes", ("none", "nf4"))):
+        if found.get(name, known[0]) not in known:
+            raise ConfigError(
+                f"{file}: {name} ({found[name][:20]}) must be {' or '.join(known)}; fetch it again"
+            )
+    return found
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:

@@ -101,7 +101,7 @@ def whole_head_loss(
     cross_entropy: CrossEntropy = token_losses,
 ) -> tuple[Tensor, Tensor]:
     """Through logits of all tokens."""
-    learnt_BT, losses_BT = each_head_loss(head, hidden_BTD, targets_BT, cross_entropy)
+    learnt_BT, losses_BT = cross_entropy(head(hidden_BTD), targets_BT)
     return learnt_BT.sum(), losses_BT
 
 
@@ -112,4 +112,6 @@ def each_head_loss(
     cross_entropy: CrossEntropy = token_losses,
 ) -> tuple[Tensor, Tensor]:
     """As `whole_head_loss`, with what is learnt of each token, for losses that are no sum of it."""
-    return cross_entropy(head(hidden_BTD), targets_BT)
+    learnt_BT, losses_BT = cross_entropy(head(hidden_BTD), targets_BT)
+    # FSDP hooks what a model gives, which must not be a view.
+    return learnt_BT.clone(), losses_BT

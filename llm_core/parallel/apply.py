@@ -60,13 +60,14 @@ def build_layout(
     fill: bool = True,
     trains: Callable[[str], bool] | None = None,
     sums_losses: bool = True,
+    noise_scale: float = 0.0,
 ) -> Layout:
     """This rank's model with attention kernel, laid out over processes.
 
     fill: with initial weights; else they are whatever was in memory, for a caller that reads them.
     trains: whether the weight of a global name is trained; None: all are. sums_losses: false for a
-    model that gives what is learnt of each token. Raises ConfigError where a layout cannot do what
-    is asked for.
+    model that gives what is learnt of each token. noise_scale: of noise on embeddings. Raises
+    ConfigError where a layout cannot do what is asked for.
     """
     check_kernels(compute.kernels, ranks.device, config, compute.dtype)
     plan = parallel.plan(config)
@@ -77,6 +78,8 @@ def build_layout(
     if trains is not None:
         freeze(model, plan, trains)
     _set_stream_and_loss(parts, tensor, compute, memory, sums_losses)
+    for part in parts.values():
+        part.noise_scale = noise_scale
     apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
     if compute.float8:
         apply_float8(model, ranks.device, compute.kernels)

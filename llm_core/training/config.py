@@ -77,6 +77,9 @@ class TrainConfig(ComputeConfig):
     init_vocab: Literal["keep", "grow"] = field(default="keep", metadata=IN_KEY_IF_SET)
     """grow: a tokenizer with more ids than the model of `init_from` adds rows to its embedding and
     head, to a multiple of 8. keep: it is refused."""
+    neftune_alpha: float = field(default=0.0, metadata=IN_KEY_IF_SET)
+    """Noise on embeddings in training: uniform, up to alpha / sqrt(seq_len x model.dim) (NEFTune,
+    Jain et al., 2023, has 5 to 15). 0: none."""
     data: DataConfig = field(default_factory=DataConfig)
     """Packing, order and mixture of the sequences."""
     preference: PreferenceConfig = field(default_factory=PreferenceConfig, metadata=IN_KEY_IF_SET)
@@ -118,6 +121,10 @@ class TrainConfig(ComputeConfig):
             raise ConfigError(f"grace_s ({self.grace_s}) must be seconds above 0; try 120")
         if not 0 <= self.ema < 1:
             raise ConfigError(f"ema ({self.ema}) must be at least 0 and below 1; 0.999 is usual")
+        if not 0 <= self.neftune_alpha < math.inf:
+            raise ConfigError(
+                f"neftune_alpha ({self.neftune_alpha}) must not be negative; 5 is usual, 0 is none"
+            )
         if self.z_loss < 0:
             raise ConfigError(f"z_loss ({self.z_loss}) must not be negative; PaLM has 1e-4")
         if self.validate_every < 0:
@@ -135,6 +142,10 @@ class TrainConfig(ComputeConfig):
         """Whether a checkpoint is due after a step."""
         every = self.keep_checkpoints_every
         return step % self.checkpoint_every == 0 or (every > 0 and step % every == 0)
+
+    def noise_scale(self, dim: int) -> float:
+        """Most that noise adds to a number of an embedding of this width."""
+        return self.neftune_alpha / math.sqrt(self.seq_len * dim)
 
     @property
     def learns_pairs(self) -> bool:

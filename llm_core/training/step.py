@@ -18,6 +18,7 @@ from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.sources import SourceSums
 from llm_core.model.loss import count_targets
 from llm_core.model.masks import restarting_positions
+from llm_core.model.noise import token_keys
 from llm_core.model.precision import autocast
 from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import last_micro_batch
@@ -51,6 +52,8 @@ def train_step(
     load of each expert of each layer.
     """
     ids_BT, targets_BT, rows = place(batch, layout, ranks)
+    if config.train.neftune_alpha:
+        rows["noise_BT"] = noise_keys(batch, layout, config.train.seed, ranks)
     by_source = pairs = None
     if config.train.learns_pairs:
         pairs = pairs_of(config.train.preference, rows.get("documents_BK"), batch.references_B2)
@@ -115,6 +118,16 @@ def place(batch: Batch, layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, R
         # Padding and what no loss is taken of must not be balanced.
         rows["counted_BT"] = targets_BT != IGNORED
     return ids_BT, targets_BT, rows
+
+
+def noise_keys(batch: Batch, layout: Layout, seed: int, ranks: Ranks) -> Tensor:
+    """Keys of the noise on this process's tokens."""
+    assert batch.numbers_B is not None, "rows do not say which of the run they are"
+    num_tokens = batch.ids_BT.shape[1]
+    columns_T = torch.arange(num_tokens, device=ranks.device)
+    if layout.context is not None:
+        columns_T = layout.context.columns(num_tokens, ranks.device)
+    return token_keys(seed, batch.numbers_B.to(ranks.device, non_blocking=True), columns_T)
 
 
 def own_columns(whole_BK: Tensor, layout: Layout, ranks: Ranks) -> Tensor:

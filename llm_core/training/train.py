@@ -54,7 +54,7 @@ from llm_core.training.metric_log import (
     MetricLog,
 )
 from llm_core.training.outer.diloco import Outer, make_outer
-from llm_core.training.preference.references import ReferenceTable
+from llm_core.training.references import ReferenceTable
 from llm_core.training.rollback import Rollback
 from llm_core.training.run_config import RunConfig, read_run_config
 from llm_core.training.status import STATUS_FILE, Heartbeat
@@ -287,6 +287,7 @@ def resume(
         fill=False,
         trains=partial(trains, config),
         sums_losses=not train.learns_pairs,
+        noise_scale=train.noise_scale(config.model.dim),
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
     outer = make_outer(config.parallel.outer, layout)

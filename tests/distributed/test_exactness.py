@@ -15,6 +15,8 @@ from tests.support.distributed.cases import (
     EXPERTS,
     FROZEN,
     LAYOUTS,
+    NOISY,
+    PAIRS,
     Case,
     layout,
     micro_sizes,
@@ -112,6 +114,8 @@ FAST = [
     Run(COPIED_KEYS[6]),
     Run(COPIED_KEYS[0], layout(4, "fsdp")),
     *(Run(ADAPTED[number]) for number in (3, 7, 9, 13, 18)),
+    *(Run(PAIRS[number]) for number in (1, 3, 5, 7)),
+    *(Run(NOISY[number]) for number in (0, 2, 5)),
     *(Run(EXPERTS[number]) for number in (5, 8, 9, 10, 12)),
     Run(
         Case(layout(4, "fsdp", tp=2), Problem(family="glm4_moe", layers=4), 1),

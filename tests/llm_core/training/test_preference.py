@@ -25,8 +25,8 @@ from llm_core.memory.config import MemoryConfig
 from llm_core.model.adapter import AdapterConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
+from llm_core.training import references
 from llm_core.training.metric_log import read_rows
-from llm_core.training.preference import references
 from llm_core.training.preference.config import PreferenceConfig
 from llm_core.training.preference.pairs import pairs_of
 from llm_core.training.run_config import RunConfig

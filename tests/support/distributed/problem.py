@@ -30,6 +30,10 @@ class Problem:
     """uneven: two in five targets and a whole row do not count. idle: the first half of the rows
     has none that does. empty: as uneven, but for a second step in which none does."""
     packed: bool = False
+    neftune: float = 0.0
+    """Strength of noise on embeddings."""
+    pairs: bool = False
+    """Rows are pairs of answers, with random references."""
     family: str = "llama"
     kv_heads: int = 4
     layers: int = 2
