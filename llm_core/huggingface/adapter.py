@@ -37,6 +37,7 @@ from llm_core.model.config import ModelConfig
 
 CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
 PREFIX = "base_model.model."
+LENGTHS = "lora_magnitude_vector"
 BASE_RESTS = ("base_dtype", "base_codes")
 MAX_RANK = 1 << 16
 """Far above every published adapter. A rank is allocated before the factors are read, so a damaged
@@ -44,7 +45,6 @@ file must not decide it."""
 FIXED: dict[str, Any] = {
     "peft_type": "LORA",
     "bias": "none",
-    "use_dora": False,
     "lora_bias": False,
     "rank_pattern": {},
     "alpha_pattern": {},
@@ -76,6 +76,10 @@ def write_adapter(
         for name, part_a, part_b in parts:
             found[f"{PREFIX}{name}.lora_A.weight"] = part_a.contiguous()
             found[f"{PREFIX}{name}.lora_B.weight"] = part_b.contiguous()
+        if config.adapter.decomposed:
+            lengths = _split(config, layer, factors[f"{layer}.lora.m"][:, None])
+            for name, part_m in zip(theirs, lengths, strict=True):
+                found[f"{PREFIX}{name}.{LENGTHS}"] = part_m[:, 0].contiguous()
     adapter = config.adapter
     ends = sorted({re.sub(r"^.*\.\d+\.", "", name) for name in _all_theirs(config)})
     values = FIXED | {
@@ -85,6 +89,7 @@ def write_adapter(
         "lora_alpha": adapter.alpha,
         "lora_dropout": 0.0,
         "use_rslora": adapter.scaling == "root_rank",
+        "use_dora": adapter.decomposed,
         "target_modules": ends,
         "fan_in_fan_out": config.family == "gpt2",
         "init_lora_weights": True,
@@ -131,12 +136,14 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         raise ConfigError(
             f"{file}: lora_alpha ({str(alpha)[:20]}) must be a positive number; fetch it again"
         )
-    root = values.get("use_rslora", False)
-    if type(root) is not bool:
-        raise ConfigError(
-            f"{file}: use_rslora ({str(root)[:20]}) must be true or false; fetch it again"
-        )
-    return AdapterConfig("lora", rank, float(alpha), "root_rank" if root else "rank")
+    root, decomposed = (values.get(name, False) for name in ("use_rslora", "use_dora"))
+    for name, value in (("use_rslora", root), ("use_dora", decomposed)):
+        if type(value) is not bool:
+            raise ConfigError(
+                f"{file}: {name} ({str(value)[:20]}) must be true or false; fetch it again"
+            )
+    scaling = "root_rank" if root else "rank"
+    return AdapterConfig("lora", rank, float(alpha), scaling, decomposed)  # type: ignore[arg-type]
 
 
 def base_of(folder: Path) -> str:
@@ -169,7 +176,7 @@ def check_adapter(folder: Path, config: AdapterConfig) -> None:
     """Raises ConfigError where a PEFT folder has another kind of factors than the config."""
     found = read_adapter_config(folder)
     _weights_file(folder)
-    for name in ("rank", "alpha", "scaling"):
+    for name in ("rank", "alpha", "scaling", "decomposed"):
         wanted, there = getattr(config, name), getattr(found, name)
         if wanted != there:
             raise ConfigError(
@@ -187,7 +194,7 @@ def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
     for layer, theirs in _layers(config).items():
         shape = config.factored[re.sub(r"^blocks\.\d+\.", "", layer)]
         sizes = [len(part) for part in _split(config, layer, torch.empty(shape.rows, 0))]
-        of_a, of_b = [], []
+        of_a, of_b, of_m = [], [], []
         if not any(f"{PREFIX}{name}.lora_A.weight" in tensors for name in theirs):
             raise ConfigError(
                 f"{folder} has no factors for {layer}; give the adapter of this model, or leave"
@@ -197,8 +204,18 @@ def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
             _require_both(tensors, name, folder)
             of_a.append(_take(tensors, f"{name}.lora_A.weight", (rank, shape.columns), folder))
             of_b.append(_take(tensors, f"{name}.lora_B.weight", (num_rows, rank), folder))
+            if config.adapter.decomposed:
+                if f"{PREFIX}{name}.{LENGTHS}" not in tensors:
+                    raise ConfigError(
+                        f"{folder}: {name}.{LENGTHS} is missing, and rows of a fused layer have"
+                        " lengths together; give an adapter of all of its parts, or merge it with"
+                        " PEFT"
+                    )
+                of_m.append(_take(tensors, f"{name}.{LENGTHS}", (num_rows,), folder)[:, None])
         makers[f"{layer}.lora.a"] = partial(_joined, of_a)
         makers[f"{layer}.lora.b"] = partial(joined_rows, config, f"{layer}.weight", of_b)
+        if config.adapter.decomposed:
+            makers[f"{layer}.lora.m"] = partial(_lengths, config, f"{layer}.weight", of_m)
     if tensors:
         raise ConfigError(
             f"{folder}: {min(tensors)} belongs to no layer in adapter.targets; add its layer"
@@ -217,7 +234,11 @@ def _require_both(tensors: Mapping[str, Tensor], name: str, folder: Path) -> Non
         )
 
 
-def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, int], folder: Path) -> Tensor:
+def _lengths(config: AdaptedModelConfig, name: str, parts: list[Tensor], rows: slice) -> Tensor:
+    return joined_rows(config, name, parts, rows)[:, 0]
+
+
+def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], folder: Path) -> Tensor:
     """Take a factor out of those of the files; zeros where the adapter has none there."""
     factor = tensors.pop(PREFIX + name, None)
     if factor is None:

@@ -12,6 +12,7 @@ from tests.support.distributed.cases import (
     ADAPTED_CROSS,
     CODED,
     COPIED_KEYS,
+    DECOMPOSED,
     EXPERTS,
     FROZEN,
     LAYOUTS,
@@ -116,6 +117,7 @@ FAST = [
     *(Run(ADAPTED[number]) for number in (3, 7, 9, 13, 18)),
     *(Run(PAIRS[number]) for number in (1, 3, 5, 7)),
     *(Run(NOISY[number]) for number in (0, 2, 5)),
+    *(Run(DECOMPOSED[number]) for number in (2, 3)),
     *(Run(EXPERTS[number]) for number in (5, 8, 9, 10, 12)),
     Run(
         Case(layout(4, "fsdp", tp=2), Problem(family="glm4_moe", layers=4), 1),

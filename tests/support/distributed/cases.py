@@ -235,7 +235,18 @@ ADAPTED = [
     )
 ]
 """Each axis and kind with factors beside frozen weights, families and optimizers by pairs."""
-MATRIX += ADAPTED
+DECOMPOSED = [
+    cases_of(parallel, [Problem(adapter="dora", **values)])[-1]
+    for parallel, values in (
+        (LAYOUTS[0], {"family": "gpt2"}),
+        (layout(4, "zero1"), {"family": "qwen2"}),
+        (layout(4, "fsdp"), {"tied": False}),
+        (layout(4, "ddp", pp=2, pp_schedule="zero_bubble"), {}),
+        (layout(4, "ddp", cp=2, cp_kind="ring"), {"packed": True}),
+    )
+]
+"""Kinds and axes that keep rows of matrices whole."""
+MATRIX += ADAPTED + DECOMPOSED
 EXPERTS = [
     dataclasses.replace(cases_of(parallel, [Problem(family=family, **values)])[size], memory=memory)
     for parallel, family, size, values, memory in (

@@ -45,8 +45,8 @@ class Problem:
     ema: float = 0.0
     frozen: str = ""
     """Pattern of the names of weights that are not trained; empty: all are."""
-    adapter: Literal["none", "lora"] = "none"
-    """lora: factors of rank 3 are trained beside frozen weights."""
+    adapter: Literal["none", "lora", "dora"] = "none"
+    """lora: factors of rank 3 are trained beside frozen weights. dora: and lengths of rows."""
     base_dtype: Literal["fp32", "bf16"] = "fp32"
     """Of the frozen matrices beside them."""
     base_codes: Literal["none", "nf4"] = "none"
@@ -90,5 +90,10 @@ class Problem:
         if self.adapter == "none":
             return AdapterConfig()
         return AdapterConfig(
-            "lora", 3, 24.0, base_dtype=self.base_dtype, base_codes=self.base_codes
+            "lora",
+            3,
+            24.0,
+            decomposed=self.adapter == "dora",
+            base_dtype=self.base_dtype,
+            base_codes=self.base_codes,
         )
