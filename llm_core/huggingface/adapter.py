@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor
 
 from llm_core.config import ConfigError
@@ -34,6 +34,7 @@ from llm_core.huggingface.names import NUMBERS, Made, joined_rows, names_of, spl
 from llm_core.json_files import UnreadableJson, read_json
 from llm_core.model.adapter import AdaptedModelConfig, AdapterConfig, adapted
 from llm_core.model.config import ModelConfig
+from llm_core.tensor_files import facts_of, write_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -96,7 +97,9 @@ def write_adapter(
         "inference_mode": True,
     }
     about = {name: str(getattr(adapter, name)) for name in BASE_RESTS}
-    (folder / WEIGHTS_FILE).write_bytes(save(found, {"format": "pt", **about}))
+    facts = {name: facts_of(tensor) for name, tensor in found.items()}
+    # Not by safetensors itself, which orders several notes at random.
+    write_tensors(folder / WEIGHTS_FILE, facts, found.__getitem__, {"format": "pt", **about})
     sync_file(folder / WEIGHTS_FILE)
     write_durably(folder / CONFIG_FILE, json.dumps(values, indent=2, sort_keys=True) + "\n")
     sync_folder(folder)

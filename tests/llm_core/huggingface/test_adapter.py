@@ -172,7 +172,9 @@ def test_the_merged_model_computes_what_the_adapter_does(tmp_path: Path, decompo
         with torch.no_grad():
             expected = layout.bare(ids_BT)
             found = load_model(tmp_path / "merged")(ids_BT)
-        assert (found - expected).abs().max() <= 1e-6 * expected.abs().max()
+        # Rows that are stretched are rounded once more.
+        limit = 3e-6 if decomposed else 1e-6
+        assert (found - expected).abs().max() <= limit * expected.abs().max()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
