@@ -22,6 +22,6 @@ class Batch(NamedTuple):
     """uint8: number of each target's source (`llm_core.data.sources`); None where all is of one."""
     references_B2: Tensor | None = None
     """float64: log-probabilities of the chosen and the rejected answer of each row's pair under the
-    reference model; None where rows are no pairs."""
+    reference model; None where rows are not pairs."""
     numbers_B: Tensor | None = None
     """int64: place of each row in the order of all samples of a run, which no layout changes."""

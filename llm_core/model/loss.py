@@ -111,7 +111,7 @@ def each_head_loss(
     targets_BT: Tensor,
     cross_entropy: CrossEntropy = token_losses,
 ) -> tuple[Tensor, Tensor]:
-    """As `whole_head_loss`, with what is learnt of each token, for losses that are no sum of it."""
+    """As `whole_head_loss`, with what is learnt of each token, for losses that are not its sum."""
     learnt_BT, losses_BT = cross_entropy(head(hidden_BTD), targets_BT)
     # FSDP hooks what a model gives, which must not be a view.
     return learnt_BT.clone(), losses_BT

@@ -114,7 +114,7 @@ def _pairs_of_split(
 
 def padded_bytes_per_token(file: Path, vocab_size: int) -> np.ndarray:
     """Bytes per id, with zeros for ids that the model has and the tokenizer has not. Raises
-    ConfigError for what is no such table."""
+    ConfigError for a file of another kind."""
     try:
         table = np.load(file, allow_pickle=False).astype(np.int64)
     except (ValueError, EOFError) as error:

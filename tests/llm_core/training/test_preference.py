@@ -181,7 +181,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(
 ) -> None:
     config = dataclasses.replace(config, adapter=adapter)
     run_in(tmp_path / "whole", config)
-    # Its references are gone when it goes on: they are computed from the base once more.
+    # Its references are gone when it resumes, and are computed from the base once more.
     alone = dataclasses.replace(config.train.preference, references=tmp_path / "references")
     config = with_train(config, preference=alone)
     with monkeypatch.context() as patch:

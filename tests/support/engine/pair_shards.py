@@ -26,7 +26,7 @@ def pair(draw: random.Random, vocab_size: int) -> tuple[list[int], list[int]]:
 
 
 def write_pairs(folder: Path, num_pairs: int = 24, vocab_size: int = 51) -> Path:
-    """A train split in two shards, in which one document is no pair, and a validation split."""
+    """A train split in two shards, in which one document is not a pair, and a validation split."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed, (split, number) in enumerate((("train", num_pairs), ("validation", 5))):
         draw = random.Random(seed)
