@@ -169,7 +169,7 @@ def load_model(
             output_loading_info=True,
         )
     # The libraries raise Exception itself for a damaged file, among others.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"ner ({folder}) cannot be loaded ({reason}); copy it again") from error
     finally:
