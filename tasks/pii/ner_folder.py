@@ -72,27 +72,33 @@ def label_types(folder: Path, types: Sequence[str], given: Mapping[str, str]) ->
     Raises ConfigError where the folder holds another kind of model, code of its own, or no label
     for a type.
     """
-    labels = _read_labels(folder)
-    bare = [_PLACE_IN_ENTITY.sub("", label, count=1) for label in labels]
-    for label in given:
-        if label not in bare:
-            raise ConfigError(
-                f"ner_labels ({label}) is not a label of the model {folder};"
-                f" {nearest(label, sorted(set(bare)))}"
-            )
-    known = {label: kind for kind, several in LABELS.items() for label in several}
-    found = [given.get(label, known.get(re.sub("[^A-Z]", "", label.upper()))) for label in bare]
+    labels = _bare_labels(folder)
+    found = known_types(folder, given)
     for kind in types:
         if kind not in found:
             raise ConfigError(
                 f"ner_types ({kind}) has no label in the model {folder}; name one with"
                 f" ner_labels={{LABEL: {kind}}}, or leave the type out; labels:"
-                f" {', '.join(sorted(set(bare)))}"
+                f" {', '.join(sorted(set(labels)))}"
             )
     return [kind if kind in types else None for kind in found]
 
 
-def _read_labels(folder: Path) -> list[str]:
+def known_types(folder: Path, given: Mapping[str, str]) -> list[str | None]:
+    """The same for all types."""
+    labels = _bare_labels(folder)
+    for label in given:
+        if label not in labels:
+            raise ConfigError(
+                f"ner_labels ({label}) is not a label of the model {folder};"
+                f" {nearest(label, sorted(set(labels)))}"
+            )
+    known = {label: kind for kind, several in LABELS.items() for label in several}
+    return [given.get(label, known.get(re.sub("[^A-Z]", "", label.upper()))) for label in labels]
+
+
+def _bare_labels(folder: Path) -> list[str]:
+    """Labels without their place in an entity."""
     try:
         config = json.loads((folder / CONFIG_FILE).read_bytes())
         architecture = str(config["architectures"][0])
@@ -112,4 +118,4 @@ def _read_labels(folder: Path) -> list[str]:
             f"ner ({folder}) brings code of its own (auto_map), which is never run; give a model"
             " that Transformers has the code for"
         )
-    return labels
+    return [_PLACE_IN_ENTITY.sub("", label, count=1) for label in labels]
