@@ -34,7 +34,7 @@ KINDS = {
 }
 _JOINTS = {
     "NAME": regex.compile(r"[ .'-]{0,3}"),
-    "POSTAL_ADDRESS": regex.compile(r"[\s.,;#/-]{0,4}"),
+    "POSTAL_ADDRESS": regex.compile(r"(?:[\s.,;#/-]|<br ?/?>){0,4}"),
     "DATE_OF_BIRTH": regex.compile(r"[ .,/-]{0,3}"),
 }
 _FORMS = {

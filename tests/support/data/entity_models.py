@@ -15,11 +15,13 @@ def save_tokenizer(folder: Path, words: Sequence[str]) -> int:
     """A WordPiece tokenizer of these words and pieces (##…); the size of its vocabulary."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
+    from tokenizers.normalizers import BertNormalizer
     from tokenizers.pre_tokenizers import BertPreTokenizer
     from tokenizers.processors import TemplateProcessing
 
     vocab = {word: number for number, word in enumerate(dict.fromkeys([*SPECIAL, *words]))}
     tokenizer = Tokenizer(WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.normalizer = BertNormalizer(clean_text=False, strip_accents=False, lowercase=False)
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.post_processor = TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
