@@ -74,6 +74,7 @@ def find_pii(
         "national_ids": {name: count for name, count in national_ids.items() if count},
         "actions": {name: config.action_of(name) for name in config.found_types},
     }
+    metrics |= {"ner_types": list(config.ner_types)} if config.ner is not None else {}
     check_accounting("pii", counters)
     if counters["read"] and not counters["kept"]:
         raise StageFailure(
