@@ -116,6 +116,7 @@ def train(folder: Path, count: int = 400, steps: int = 600, seed: int = 0) -> No
     import torch
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
+    from tokenizers.normalizers import BertNormalizer
     from tokenizers.pre_tokenizers import BertPreTokenizer, Digits
     from tokenizers.pre_tokenizers import Sequence as InTurn
     from tokenizers.processors import TemplateProcessing
@@ -124,6 +125,7 @@ def train(folder: Path, count: int = 400, steps: int = 600, seed: int = 0) -> No
 
     made = list(sentences(count, TRAINING, TRAINING_SEED))
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = BertNormalizer(clean_text=False, strip_accents=False, lowercase=False)
     tokenizer.pre_tokenizer = InTurn([BertPreTokenizer(), Digits(individual_digits=True)])
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     trainer = WordPieceTrainer(vocab_size=1500, special_tokens=special, show_progress=False)

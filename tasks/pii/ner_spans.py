@@ -8,7 +8,8 @@ model's border stays. What is left is removed only where it has the form of its 
 - a postal address has a digit: a town alone is nobody's address,
 - a date of birth has a digit, and a word for birth close by (`BIRTH_WORDS`).
 
-Tags and asterisks divide a span, so text that was scrubbed before keeps its tags.
+Tags, asterisks and runs of letters that are no words divide a span, so text that was scrubbed
+before keeps its tags.
 """
 
 from __future__ import annotations
@@ -42,12 +43,10 @@ _FORMS = {
     "POSTAL_ADDRESS": regex.compile(r"\d"),
     "DATE_OF_BIRTH": regex.compile(r"[\d〇一二三四五六七八九十]"),
 }
-_TAGS = regex.compile(r"<[^<>]{0,80}>|[<*]")
-_WORD = regex.compile(
-    r"[[\p{L}\p{M}\p{N}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]",
-    regex.V1,
-)
-_LONG = regex.compile(_WORD.pattern + f"{{{MAX_WORD_CHARS + 1}}}", regex.V1)
+_LETTERS = r"[[\p{L}\p{M}\p{N}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"  # noqa: E501
+_WORD = regex.compile(_LETTERS, regex.V1)
+_LONG = regex.compile(f"{_LETTERS}{{{MAX_WORD_CHARS + 1},}}", regex.V1)
+_DIVIDERS = regex.compile(rf"<[^<>]{{0,80}}>|[<*]|{_LONG.pattern}", regex.V1)
 _MARK = regex.compile(r"\p{M}")
 _BORDER = regex.compile(r"[\p{L}\p{M}\p{N}]")
 BIRTH_WORDS = (
@@ -108,11 +107,11 @@ def entity_spans(
         if not _has_form(text, start, end, kind):
             continue
         position = start
-        for tag in (*_TAGS.finditer(text, start, end), None):
-            stop = end if tag is None else tag.start()
+        for divider in (*_DIVIDERS.finditer(text, start, end), None):
+            stop = end if divider is None else divider.start()
             if (words := whole_words(text, position, stop)) is not None:
                 yield *words, kind
-            position = end if tag is None else tag.end()
+            position = end if divider is None else divider.end()
 
 
 def _joined(text: str, tokens: Tokens, types: tuple[str, ...]) -> Iterator[tuple[int, int, str]]:
@@ -154,8 +153,6 @@ def whole_words(text: str, start: int, end: int) -> tuple[int, int] | None:
         end -= 1
     if start == end:
         return None
-    if _LONG.search(text, start, end):
-        return None
     low, high = max(0, start - MAX_WORD_CHARS), min(len(text), end + MAX_WORD_CHARS)
     while start > low and (
         _MARK.match(text, start) or (_WORD.match(text, start) and _WORD.match(text, start - 1))
@@ -166,5 +163,7 @@ def whole_words(text: str, start: int, end: int) -> tuple[int, int] | None:
     ):
         end += 1
     if (start == low and low > 0) or (end == high and high < len(text)):
+        return None
+    if _LONG.search(text, start, end):
         return None
     return start, end

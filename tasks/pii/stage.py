@@ -118,11 +118,11 @@ def find_part(part: Part, directory: Path, config: PiiConfig) -> dict[str, Any]:
     }
 
 
-def _entities_of(config: PiiConfig, digest: str) -> FindEntities:
+def _entities_of(config: PiiConfig, model: str) -> FindEntities:
     from tasks.pii.ner_model import model_of
     from tasks.pii.ner_spans import entity_rows
 
-    return partial(entity_rows, model=model_of(config, digest))
+    return partial(entity_rows, model=model_of(config, model))
 
 
 def _tally(spans: Spans, config: PiiConfig) -> dict[str, dict[str, int]]:
