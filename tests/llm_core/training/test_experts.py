@@ -6,10 +6,13 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
+from llm_core.checkpoint.weights import open_weights
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import load_model
 from llm_core.model.expert_config import ExpertsConfig
+from llm_core.optim.method import AVERAGE
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.metric_log import read_rows
 from llm_core.training.run_config import RunConfig
@@ -22,7 +25,8 @@ EXPERTS = ExpertsConfig(
 
 
 def config_in(folder: Path) -> RunConfig:
-    plain = run_config(folder, train={"num_steps": 9, "checkpoint_every": 4})
+    train = {"num_steps": 9, "checkpoint_every": 4, "ema": 0.5, "publish": "average"}
+    plain = run_config(folder, train=train)
     return dataclasses.replace(plain, model=dataclasses.replace(plain.model, experts=EXPERTS))
 
 
@@ -34,6 +38,12 @@ def test_a_stopped_run_resumes_to_the_same_bytes_biases_included(tmp_path: Path)
     bias_E = load_model(whole / "model").blocks[0].get_buffer("ffn.router.bias")
     # Nine steps of ± 0.01, as float32 adds them.
     assert 0 < bias_E.abs().max() < 0.0901
+    with open_weights(whole / "checkpoints") as saved:
+        last, averages = dict(saved.each()), dict(saved.each(AVERAGE))
+    for name in ("blocks.0.ffn.router.bias", "blocks.0.ffn.router.weight"):
+        published = load_model(whole / "model").state_dict()[name]
+        assert torch.equal(published, averages[name])
+        assert not torch.equal(published, last[name])
     rows = [row for row in read_rows(whole / "metrics.jsonl") if "train_loss" in row]
     assert [len(row["expert_load"]) for row in rows] == [config.model.num_layers] * 9
     assert all(load >= 1 for row in rows for load in row["expert_load"])
