@@ -59,7 +59,7 @@ RUN = [
     "train.micro_batch_sequences=32",
     "train.seq_len=1024",
 ]
-"""Of experts, whose width is ffn_dim: with those below 91 million active weights of 430."""
+"""Of experts, whose width is ffn_dim: with those below 90 million active weights of 487."""
 EXPERTS = ExpertsConfig(32, 4, score="sigmoid", shared_dim=512, bias_rate=0.003, z_loss=0.001)
 HELD_OUT, HELD_OUT_ROWS = 50, 64
 

@@ -58,3 +58,46 @@ def test_experts_that_tensor_ranks_cannot_share_are_refused_by_name(tmp_path: Pa
             model=dataclasses.replace(config.model, experts=dataclasses.replace(EXPERTS, number=5)),
             parallel=ParallelConfig(num_processes=2, kind="ddp", tp=2, device="cpu"),
         )
+
+
+SHARED = ParallelConfig("fsdp", num_processes=4, ep=4, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("number", "parallel", "line"),
+    [
+        (6, SHARED, r"model.experts.number \(6\) must be a multiple of the 4 expert ranks x 1"),
+        (8, dataclasses.replace(SHARED, ep=2), r"parallel.ep \(2\) must be 1, or the 4 processes"),
+        (0, SHARED, r"parallel.ep \(4\) shares out experts, and model.experts is null"),
+    ],
+)
+def test_expert_ranks_that_cannot_share_are_refused_by_name(
+    number: int, parallel: ParallelConfig, line: str, tmp_path: Path
+) -> None:
+    config = config_in(tmp_path)
+    experts = dataclasses.replace(EXPERTS, number=number) if number else None
+    model = dataclasses.replace(config.model, experts=experts)
+    with pytest.raises(ConfigError, match=line):
+        dataclasses.replace(config, model=model, parallel=parallel)
+
+
+def test_expert_ranks_need_a_layout_that_shares_weights() -> None:
+    with pytest.raises(ConfigError, match=r"ep \(4\) .* kind is ddp; set parallel=zero1"):
+        dataclasses.replace(SHARED, kind="ddp")
+
+
+@pytest.mark.parametrize(
+    ("group", "change", "line"),
+    [
+        ("memory", {"weights_in": "host"}, r"memory.weights_in \(host\) .* parallel.ep=1"),
+        ("train", {"gradient_bits": 16, "dtype": "bf16"}, r"train.gradient_bits \(16\) .*ep=1"),
+    ],
+)
+def test_savings_of_fsdp_do_not_go_with_expert_ranks(
+    group: str, change: dict[str, object], line: str, tmp_path: Path
+) -> None:
+    config = config_in(tmp_path)
+    model = dataclasses.replace(config.model, experts=dataclasses.replace(EXPERTS, number=8))
+    changed = dataclasses.replace(getattr(config, group), **change)
+    with pytest.raises(ConfigError, match=line):
+        dataclasses.replace(config, model=model, parallel=SHARED, **{group: changed})
