@@ -38,6 +38,7 @@ from llm_core.parallel.compression.reduction import Reduction, make_reduction
 from llm_core.parallel.compression.wire import Wire
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, key_copies
+from llm_core.parallel.experts.exchange import share_out_experts
 from llm_core.parallel.frozen import freeze
 from llm_core.parallel.fsdp import shard_weights, shorten_gradients
 from llm_core.parallel.layout import Layout
@@ -87,7 +88,7 @@ def build_layout(
     if compute.compile:
         _compile_blocks(model, parallel, memory)
     if parallel.shards_weights:
-        _cut_weights(parts, parallel, compute, ranks, memory)
+        _cut_weights(model, parts, parallel, compute, ranks, memory)
     model.to_empty(device="cpu" if memory.weights_in == "host" else ranks.device)
     # `to_empty` makes memory for each name, which unties them.
     if config.tied_embeddings and parallel.pp == 1:
@@ -107,7 +108,13 @@ def build_layout(
         reduction = _reduction(model, parallel, ranks)
     elif parallel.kind == "ddp":
         laid_out = _replicate(model, ranks)
-    layout = Layout(laid_out, pipeline, context, tensor, ranks.weights, parallel.kind, reduction)
+    copies = None
+    if parallel.ep > 1 and parallel.kind == "hsdp":
+        assert ranks.weights is not None
+        copies = ranks.weights.get_group("dp_replicate")
+    layout = Layout(
+        laid_out, pipeline, context, tensor, ranks.weights, parallel.kind, reduction, copies
+    )
     if reduction is not None:
         layout.counts["compression.steps"] = reduction.steps
     if fill:
@@ -177,6 +184,7 @@ def _compile_blocks(model: Transformer, parallel: ParallelConfig, memory: Memory
 
 
 def _cut_weights(
+    model: Transformer,
     parts: dict[int, Transformer],
     parallel: ParallelConfig,
     compute: ComputeConfig,
@@ -188,8 +196,10 @@ def _cut_weights(
     rest = OffloadPolicy()
     if memory.weights_in == "host":
         rest = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda")
+    mesh = ranks.weights[axes]
+    alone = share_out_experts(model, mesh) if parallel.ep > 1 else set()
     for part in parts.values():
-        shard_weights(part, compute, ranks.weights[axes], rest, parallel.gathers_once)
+        shard_weights(part, compute, mesh, rest, parallel.gathers_once, alone)
 
 
 def _choose_kernels(

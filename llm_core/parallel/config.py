@@ -66,6 +66,10 @@ class ParallelConfig:
     pp_stages_per_rank: int = 0
     """Runs of layers of one pipeline rank. 0: one, or two in schedules that need more. interleaved
     and zero_bubble accept three and more: less idle time, more messages."""
+    ep: int = 1
+    """Expert ranks, which share out the experts of each layer and send tokens to them, where FSDP
+    would gather the experts. 1, or as many as share one set of weights: dp_shard under hsdp, and
+    all that hold the same layers under zero1, zero2 and fsdp."""
     cp: int = 1
     """Context ranks, each with a slice of every sequence."""
     cp_kind: ContextKind = "all_gather"
@@ -113,10 +117,15 @@ class ParallelConfig:
                 f"num_processes ({self.num_processes}) needs a layout over processes; set"
                 " parallel=ddp, zero1, zero2 or fsdp"
             )
-        if min(self.pp, self.cp, self.tp) < 1:
+        if min(self.pp, self.ep, self.cp, self.tp) < 1:
             raise ConfigError(
-                f"pp, cp and tp ({self.pp}, {self.cp} and {self.tp}) must each be at least 1, which"
-                " is one process"
+                f"pp, ep, cp and tp ({self.pp}, {self.ep}, {self.cp} and {self.tp}) must each be at"
+                " least 1, which is one process"
+            )
+        if self.ep > 1 and not self.shards_weights:
+            raise ConfigError(
+                f"ep ({self.ep}) shares out experts among processes that share weights, kind is"
+                f" {self.kind}; set parallel=zero1, zero2, fsdp or hsdp, or ep=1"
             )
         if self.tp_overlap != "none" and (self.tp == 1 or not self.sequence_parallel):
             raise ConfigError(
@@ -199,6 +208,7 @@ class ParallelConfig:
     def product(self) -> str:
         """How the processes are shared out, as messages have it."""
         shards = f" (dp_shard {self.dp_shard})" if self.dp_shard else ""
+        shards += f" (ep {self.ep})" if self.ep > 1 else ""
         return f"pp {self.pp} x dp {self.dp}{shards} x cp {self.cp} x tp {self.tp}"
 
     def plan(self, model: ModelConfig) -> StagePlan | None:

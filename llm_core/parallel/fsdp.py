@@ -20,7 +20,7 @@ With train.dtype=fp32 the gathered copy has 4 bytes instead of 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import torch
 import torch.distributed as dist
@@ -40,12 +40,14 @@ def shard_weights(
     mesh: DeviceMesh,
     rest: OffloadPolicy,
     stays_whole: bool,
+    alone: Set[nn.Parameter] = frozenset(),
 ) -> None:
     """Cut the weights of a model (or of a pipeline's stage) over a mesh; of two axes the first
     replicates.
 
     compute: in whose dtype weights are gathered. rest: where they are in between. stays_whole: from
-    forward to backward; else a block is gathered once more for its backward.
+    forward to backward; else a block is gathered once more for its backward. alone: weights that
+    are left as they are.
     """
     # Inputs keep their dtype: rotary tables must stay float32, and activations take the dtype of
     # the weights anyway.
@@ -63,6 +65,7 @@ def shard_weights(
             mp_policy=policy,
             offload_policy=rest,
             reshard_after_forward=reshard_after_forward,
+            ignored_params=set(alone),
         )
     shards = mesh.get_group(mesh.ndim - 1)
     for module in model.modules():

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from llm_core.model.transformer import HEAD
 from llm_core.parallel.buckets import sum_over
+from llm_core.parallel.experts.exchange import sparse_layers
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.pipelining.stages import has_copies
 from llm_core.parallel.places import local
@@ -19,10 +20,15 @@ from llm_core.parallel.tensor import cut_dim
 
 
 def finish_gradients(layout: Layout) -> None:
-    """Sum what backward has not: gradients that go in fewer bytes, and those of whole weights,
-    which each tensor rank has for its own tokens or heads only."""
+    """Sum what backward has not: gradients that go in fewer bytes, those of experts between the
+    groups that hold copies of them, and those of whole weights, which each tensor rank has for its
+    own tokens or heads only."""
     if layout.reduction is not None:
         layout.reduction.reduce(layout.model)
+    if layout.expert_copies is not None:
+        stacked = [each for layer in sparse_layers(layout.bare) for each in layer.experts.stacked]
+        found = [local(each.weight.grad) for each in stacked if each.weight.grad is not None]
+        sum_over(found, layout.expert_copies, layout.device)
     tensor = layout.tensor
     if tensor is None:
         return

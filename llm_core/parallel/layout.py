@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
@@ -32,6 +33,9 @@ class Layout:
     """What data-parallel processes share (`ParallelConfig.kind`)."""
     reduction: Reduction | None = None
     """How gradients are summed in fewer bytes; None: they are summed as they are."""
+    expert_copies: dist.ProcessGroup | None = None
+    """Processes that hold the same experts and must sum their gradients; None: no others do, or
+    FSDP sums them."""
     counts: dict[str, Tensor] = field(default_factory=dict)
     """What checkpoints hold besides weights and the optimizer's state, the same on all processes,
     by name."""

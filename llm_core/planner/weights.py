@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -74,6 +74,10 @@ class Held:
     @property
     def numel(self) -> int:
         return self.count * math.prod(self.shape)
+
+    @property
+    def is_expert(self) -> bool:
+        return self.name.startswith("ffn.experts.")
 
     @property
     def in_blocks(self) -> bool:
@@ -190,6 +194,17 @@ def _tensor_part(name: str, shape: Shape, rank: int, size: int) -> Shape:
         len(part_of(length, rank, size)) if dim == cut else length
         for dim, length in enumerate(shape)
     )
+
+
+def gathered_weights(held: Iterable[Held], parallel: ParallelConfig) -> list[Held]:
+    """Of those held, what FSDP gathers: not experts that tokens travel to."""
+    return [each for each in held if parallel.ep == 1 or not each.is_expert]
+
+
+def gathered_of_block(model: ModelConfig, parallel: ParallelConfig) -> int:
+    """Numbers of one block in one tensor rank, of the weights that FSDP gathers."""
+    shapes = [Held(*each) for each in block_shapes(model).items()]
+    return sum(each.numel for each in gathered_weights(shapes, parallel)) // parallel.tp
 
 
 def num_replicas(parallel: ParallelConfig) -> int:

@@ -28,8 +28,7 @@ from llm_core.data.loader import Loader
 from llm_core.data.prefetch import Prefetch
 from llm_core.data.shards import ShardError, TokenShards, open_shards
 from llm_core.device import device_name, memory_bytes, set_threads
-from llm_core.huggingface.export import read_weights
-from llm_core.huggingface.growth import read_grown_weights
+from llm_core.huggingface.upcycling import read_initial_weights
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
@@ -321,8 +320,9 @@ def fill(layout: Layout, config: RunConfig) -> None:
     if train.init_from is None:
         initialize(layout, train.seed, is_plain)
         return
-    read = read_grown_weights if train.init_vocab == "grow" else read_weights
-    write_weights(layout, read(train.init_from, config.model), is_plain)
+    grows = train.init_vocab == "grow"
+    start = read_initial_weights(train.init_from, config.model, train.seed, grows)
+    write_weights(layout, start, is_plain)
 
 
 class StopFlag:

@@ -18,6 +18,8 @@ from tests.support.distributed.cases import (
     LAYOUTS,
     NOISY,
     PAIRS,
+    SENT,
+    SENT_CROSS,
     Case,
     layout,
     micro_sizes,
@@ -123,6 +125,8 @@ FAST = [
         Case(layout(4, "fsdp", tp=2), Problem(family="glm4_moe", layers=4), 1),
         layout(4, "zero1", pp=2),
     ),
+    *(Run(SENT[number]) for number in (2, 3, 4)),
+    Run(Case(SENT_CROSS[0][0], Problem(family="glm4_moe", layers=4), 1), SENT_CROSS[0][1]),
     *(Run(CODED[number]) for number in (3, 4, 6)),
     Run(
         Case(

@@ -299,6 +299,16 @@ def check_experts(
             f" process, and parallel.outer.kind ({parallel.outer.kind}) has members that do not"
             " exchange them; set model.experts.bias_rate=0 and model.experts.balance_loss"
         )
+    if parallel.ep > 1:
+        for name, value, stands in (
+            ("memory.weights_in", memory.weights_in, "device"),
+            ("train.gradient_bits", train.gradient_bits, 32),
+        ):
+            if value != stands:
+                raise ConfigError(
+                    f"{name} ({value}) is for weights that FSDP holds, and parallel.ep"
+                    f" ({parallel.ep}) keeps experts apart; set {name}={stands}, or parallel.ep=1"
+                )
     if parallel.splits_backward:
         raise ConfigError(
             "model.experts counts load in one backward pass,"

@@ -84,7 +84,15 @@ def test_every_process_of_a_layout_holds_the_predicted_bytes(parallel: ParallelC
 
 @pytest.mark.parametrize("family", ["glm4_moe", "qwen2_moe"])
 @pytest.mark.parametrize(
-    "parallel", [layout(3, "fsdp"), layout(4, "ddp", tp=2), layout(4, "zero1", pp=2)]
+    "parallel",
+    [
+        layout(3, "fsdp"),
+        layout(4, "ddp", tp=2),
+        layout(4, "zero1", pp=2),
+        layout(4, "hsdp", dp_shard=2, ep=2),
+        layout(4, "fsdp", tp=2, ep=2),
+    ],
+    ids=layout_name,
 )
 def test_experts_are_counted_where_they_are_held(parallel: ParallelConfig, family: str) -> None:
     model, optim = Problem(layers=4, family=family).model(), OptimConfig(lr=1e-3)

@@ -53,6 +53,7 @@ def layout_name(parallel: ParallelConfig) -> str:
         parts.append(f"hsdp of {replicas // parallel.dp_shard} x {parallel.dp_shard}")
     elif replicas > 1:
         parts.append(f"{parallel.kind} of {replicas}")
+    parts += [f"ep{parallel.ep}"] if parallel.ep > 1 else []
     return ", ".join(parts) or "single"
 
 
@@ -297,6 +298,30 @@ NOISY = [
 ]
 """Each way to cut tokens and stages, with noise on embeddings."""
 MATRIX += NOISY
+SENT = [
+    dataclasses.replace(
+        cases_of(parallel, [Problem(family=family, layers=parallel.pp * 2, **values)])[size],
+        memory=memory,
+    )
+    for parallel, family, size, values, memory in (
+        (layout(4, "fsdp", ep=4), "glm4_moe", 0, {"packed": True}, NO_SAVINGS),
+        (layout(4, "zero1", ep=4), "qwen2_moe", -1, {"optim": "muon"}, MemoryConfig("full")),
+        (layout(4, "zero2", ep=4), "glm4_moe", 0, {"masks": "idle", "ema": 0.5}, NO_SAVINGS),
+        (layout(4, "hsdp", dp_shard=2, ep=2), "qwen2_moe", 0, {"tied": False}, NO_SAVINGS),
+        (layout(4, "fsdp", tp=2, ep=2), "glm4_moe", -1, {}, MemoryConfig("every")),
+        (layout(4, "fsdp", cp=2, cp_kind="ring", ep=4), "glm4_moe", -1, {}, NO_SAVINGS),
+        (layout(4, "zero1", pp=2, ep=2), "qwen2_moe", -1, {"masks": "empty"}, NO_SAVINGS),
+        (layout(8, "fsdp", pp=2, tp=2, ep=2), "glm4_moe", -1, {"packed": True}, NO_SAVINGS),
+    )
+]
+"""Experts that tokens travel to, under each kind that shards weights and beside each axis."""
+MATRIX += SENT
+SENT_CROSS = [
+    (layout(4, "fsdp", ep=4), layout(4, "zero1", pp=2)),
+    (layout(4, "ddp", tp=2), layout(4, "hsdp", dp_shard=2, ep=2)),
+    (layout(4, "fsdp", tp=2, ep=2), layout(4, "fsdp", ep=4)),
+]
+"""Who saves, who loads."""
 CODED = [
     cases_of(parallel, [Problem(adapter="lora", base_codes="nf4", **values)])[-1]
     for parallel, values in (
