@@ -11,9 +11,11 @@ default; here it gets a communication hook that sums, as `llm_core.parallel.fsdp
 
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -26,6 +28,7 @@ from llm_core.kernels import flash4
 from llm_core.memory.chunked_loss import head_loss
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.memory.recompute import apply_recompute
+from llm_core.memory.resting import RestingWeights
 from llm_core.memory.tiling import apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ComputeConfig, ModelConfig
@@ -59,12 +62,13 @@ def build_layout(
     memory: MemoryConfig = NO_SAVINGS,
     fill: bool = True,
     trains: Callable[[str], bool] | None = None,
+    scratch: Path | None = None,
 ) -> Layout:
     """This rank's model with attention kernel, laid out over processes.
 
     fill: with initial weights; else they are whatever was in memory, for a caller that reads them.
-    trains: whether the weight of a global name is trained; None: all are. Raises ConfigError where
-    a layout cannot do what is asked for.
+    trains: whether the weight of a global name is trained; None: all are. scratch: folder for
+    weights that rest on a disk. Raises ConfigError where a layout cannot do what is asked for.
     """
     check_kernels(compute.kernels, ranks.device, config, compute.dtype)
     plan = parallel.plan(config)
@@ -83,10 +87,13 @@ def build_layout(
         _compile_blocks(model, parallel, memory)
     if parallel.shards_weights:
         _cut_weights(parts, parallel, compute, ranks, memory)
-    model.to_empty(device="cpu" if memory.weights_in == "host" else ranks.device)
+    model.to_empty(device=ranks.device if memory.weights_in == "device" else "cpu")
     # `to_empty` makes memory for each name, which unties them.
     if config.tied_embeddings and parallel.pp == 1:
         model.head.weight = model.embedding.weight
+    resting = None
+    if memory.weights_in == "disk":
+        resting = _rest_on_disk(model, compute, ranks, scratch)
     if compute.gradient_bits == 16:
         shorten_gradients(model, HALF_DTYPES[compute.dtype])
     context = None
@@ -102,7 +109,8 @@ def build_layout(
         reduction = _reduction(model, parallel, ranks)
     elif parallel.kind == "ddp":
         laid_out = _replicate(model, ranks)
-    layout = Layout(laid_out, pipeline, context, tensor, ranks.weights, parallel.kind, reduction)
+    mesh, kind = ranks.weights, parallel.kind
+    layout = Layout(laid_out, pipeline, context, tensor, mesh, kind, reduction, resting)
     if reduction is not None:
         layout.counts["compression.steps"] = reduction.steps
     if fill:
@@ -177,10 +185,22 @@ def _cut_weights(
     assert ranks.weights is not None
     axes = ("dp_replicate", "dp_shard") if parallel.kind == "hsdp" else "dp_shard"
     rest = OffloadPolicy()
-    if memory.weights_in == "host":
-        rest = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda")
+    if memory.weights_in != "device":
+        # What is mapped from a disk cannot be pinned.
+        pins = memory.weights_in == "host" and ranks.device.type == "cuda"
+        rest = CPUOffloadPolicy(pin_memory=pins)
     for part in parts.values():
         shard_weights(part, compute, ranks.weights[axes], rest, parallel.gathers_once)
+
+
+def _rest_on_disk(
+    model: Transformer, compute: ComputeConfig, ranks: Ranks, scratch: Path | None
+) -> RestingWeights:
+    assert scratch is not None, "whoever allows weights on a disk names a folder"
+    half, units = HALF_DTYPES.get(compute.dtype), (model, *model.own_blocks)
+    assert all(isinstance(unit, FSDPModule) for unit in units)
+    on_gpu = ranks.device.type == "cuda"
+    return RestingWeights(cast(Sequence[FSDPModule], units), scratch, half, on_gpu)
 
 
 def _choose_kernels(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from llm_core.memory.resting import RestingWeights
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.compression.reduction import Reduction
 from llm_core.parallel.config import Kind
@@ -32,6 +33,8 @@ class Layout:
     """What data-parallel processes share (`ParallelConfig.kind`)."""
     reduction: Reduction | None = None
     """How gradients are summed in fewer bytes; None: they are summed as they are."""
+    resting: RestingWeights | None = None
+    """Shards of weights on a disk; None: they are in memory."""
     counts: dict[str, Tensor] = field(default_factory=dict)
     """What checkpoints hold besides weights and the optimizer's state, the same on all processes,
     by name."""

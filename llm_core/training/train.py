@@ -280,6 +280,7 @@ def resume(
         config.memory,
         fill=False,
         trains=partial(trains, config),
+        scratch=config.optim.state_folder or workdir,
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
     outer = make_outer(config.parallel.outer, layout)

@@ -136,6 +136,7 @@ def make_trainer(
         ranks,
         memory,
         trains=functools.partial(trains, config),
+        scratch=folder,
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, folder, train.ema)
     checkpoints = Checkpoints(folder, ranks)
