@@ -24,8 +24,8 @@ class MemoryConfig:
     loss_chunk_tokens: int = 0
     """Tokens whose logits exist at once. 0: those of a whole micro batch."""
     ffn_tiles: int = 1
-    """Tiles of the feed-forward's inner width: one exists at once, and none is kept for backward.
-    1: no tiles."""
+    """Tiles of the feed-forward's inner width: activations of one exist at once, and none are kept
+    for backward. Weights are gathered whole. 1: no tiles."""
     weights_in: Literal["device", "host", "disk"] = "device"
     """Where a process keeps its shard of weights and gradients, of a layout that shards weights.
     host: in main memory, where they are updated. Under zero1 and zero2 copies in train.dtype are

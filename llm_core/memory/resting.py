@@ -1,4 +1,4 @@
-"""Lets shards of weights rest in a file of a local disk, and reads those of a block before its pass.
+"""Lets shards of weights rest in a file of a local disk, and reads a block before its pass.
 
 Parameters on NVMe, after ZeRO-Infinity (Rajbhandari et al., 2021). The file has the weights as they
 are updated, whose pages come by with those of the optimizer's state (`llm_core.optim.offload`).
@@ -68,7 +68,7 @@ class RestingWeights:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="weights")
 
     def _place(self) -> int:
-        """Give each shard and each copy its room, those of a unit side by side; the bytes of all."""
+        """Give each shard and copy its room, those of a unit side by side; the bytes of all."""
         end = 0
         begins: dict[FSDPParam, int] = {}
         for unit in self._units:

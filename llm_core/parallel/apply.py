@@ -24,6 +24,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy
 from torch.nn.parallel import DistributedDataParallel
 
 from llm_core.compat import NO_BUFFER_SYNC
+from llm_core.config import ConfigError
 from llm_core.kernels import flash4
 from llm_core.memory.chunked_loss import head_loss
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
@@ -196,7 +197,11 @@ def _cut_weights(
 def _rest_on_disk(
     model: Transformer, compute: ComputeConfig, ranks: Ranks, scratch: Path | None
 ) -> RestingWeights:
-    assert scratch is not None, "whoever allows weights on a disk names a folder"
+    if scratch is None:
+        raise ConfigError(
+            "optim.state_folder (null) must name a folder for memory.weights_in=disk: there is no"
+            " work directory"
+        )
     half, units = HALF_DTYPES.get(compute.dtype), (model, *model.own_blocks)
     assert all(isinstance(unit, FSDPModule) for unit in units)
     on_gpu = ranks.device.type == "cuda"

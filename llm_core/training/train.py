@@ -272,16 +272,9 @@ def resume(
 ) -> tuple[Layout, Optimizer, int, Outer | None]:
     """Model and optimizer as the newest checkpoint has them, its step, and who meets others."""
     train = config.train
-    layout = build_layout(
-        config.trained_model,
-        config.parallel,
-        train,
-        ranks,
-        config.memory,
-        fill=False,
-        trains=partial(trains, config),
-        scratch=config.optim.state_folder or workdir,
-    )
+    given = config.trained_model, config.parallel, train, ranks, config.memory
+    scratch = config.optim.state_folder or workdir
+    layout = build_layout(*given, fill=False, trains=partial(trains, config), scratch=scratch)
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
     outer = make_outer(config.parallel.outer, layout)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
