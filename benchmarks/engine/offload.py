@@ -67,6 +67,8 @@ PLACES: dict[str, list[str]] = {
     "host": ["optim.state_in=host"],
     "disk": ["optim.state_in=disk"],
     "weights in host": ["memory.weights_in=host", "parallel.kind=fsdp"],
+    # ZeRO-Offload: copies in train.dtype are on the device all through a step.
+    "weights in host, copies on device": ["memory.weights_in=host", "parallel.kind=zero2"],
     "weights in host, disk": [
         "memory.weights_in=host",
         "parallel.kind=fsdp",

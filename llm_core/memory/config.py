@@ -26,6 +26,9 @@ class MemoryConfig:
     ffn_tiles: int = 1
     """Tiles of the feed-forward's inner width: activations of one exist at once, and none are kept
     for backward. Weights are gathered whole. 1: no tiles."""
+    ffn_gather: Literal["whole", "tiles"] = "whole"
+    """How parallel=fsdp gathers weights of feed-forwards. whole: with their block. tiles: a tile of
+    `ffn_tiles` at a time, in each pass."""
     weights_in: Literal["device", "host", "disk"] = "device"
     """Where a process keeps its shard of weights and gradients, of a layout that shards weights.
     host: in main memory, where they are updated. Under zero1 and zero2 copies in train.dtype are

@@ -37,13 +37,13 @@ from llm_core.model.float8 import apply_float8
 from llm_core.model.loss import CrossEntropy, token_losses
 from llm_core.model.operations import apply_kernels, check_kernels
 from llm_core.model.precision import HALF_DTYPES, stream_dtype
-from llm_core.model.transformer import Transformer
+from llm_core.model.transformer import Transformer, as_it_is
 from llm_core.parallel.compression.reduction import Reduction, make_reduction
 from llm_core.parallel.compression.wire import Wire
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, key_copies
 from llm_core.parallel.frozen import freeze
-from llm_core.parallel.fsdp import shard_weights, shorten_gradients
+from llm_core.parallel.fsdp import RowShards, shard_weights, shorten_gradients
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.overlap import Overlap, check_access
 from llm_core.parallel.pipelining.pipeline import Pipeline
@@ -80,7 +80,12 @@ def build_layout(
     if trains is not None:
         freeze(model, plan, trains)
     _set_stream_and_loss(parts, tensor, compute, memory)
-    apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
+    shards = None
+    if memory.ffn_gather == "tiles":
+        assert ranks.weights is not None
+        shards = RowShards(ranks.weights.get_group("dp_shard"), compute)
+    around = (tensor.enter, tensor.leave) if tensor else (as_it_is, as_it_is)
+    apply_tiling(model, memory, *around, shards)
     if compute.float8:
         apply_float8(model, ranks.device, compute.kernels)
     apply_recompute(model, memory)
@@ -191,7 +196,8 @@ def _cut_weights(
         pins = memory.weights_in == "host" and ranks.device.type == "cuda"
         rest = CPUOffloadPolicy(pin_memory=pins)
     for part in parts.values():
-        shard_weights(part, compute, ranks.weights[axes], rest, parallel.gathers_once)
+        apart = memory.ffn_gather == "tiles"
+        shard_weights(part, compute, ranks.weights[axes], rest, parallel.gathers_once, apart)
 
 
 def _rest_on_disk(

@@ -109,6 +109,22 @@ FAST = [
     ),
     Run(
         Case(
+            layout(4, "fsdp"),
+            Problem(packed=True),
+            2,
+            MemoryConfig("full", ffn_tiles=2, ffn_gather="tiles"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "fsdp"),
+            Problem(dtype="bf16", tied=False),
+            1,
+            MemoryConfig(ffn_tiles=2, ffn_gather="tiles"),
+        )
+    ),
+    Run(
+        Case(
             layout(4, "hsdp", dp_shard=2),
             Problem(dtype="bf16", state_in="disk"),
             1,

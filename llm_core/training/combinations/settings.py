@@ -12,6 +12,7 @@ from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations.adapter import check_adapter
+from llm_core.training.combinations.tiles import check_gathered_tiles
 from llm_core.training.config import TrainConfig
 
 
@@ -58,6 +59,8 @@ def check_settings(
             f"memory.weights_in (disk) reads weights for one update rule over all of them, {what};"
             " set memory.weights_in=host"
         )
+    if memory.ffn_gather == "tiles":
+        check_gathered_tiles(model, train, parallel, memory)
     check_float8(model, train, parallel, memory)
     if model.experts is not None:
         check_experts(model, train, parallel, memory, optimizer)
