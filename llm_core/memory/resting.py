@@ -167,8 +167,11 @@ class RestingWeights:
         if self.backing.bytes_N._version == self._seen:
             return
         self._forget()
+        file = self.backing.bytes_N.untyped_storage().data_ptr()
         with torch.no_grad():
             for param, home in self._homes.items():
+                shard = param.sharded_param._local_tensor
+                assert shard.untyped_storage().data_ptr() == file, "FSDP has moved a shard"
                 if home.copy_begin is not None and self.half is not None:
                     copy_N = self._view(home.copy_begin, _size(param), self.half)
                     copy_N.copy_(param._sharded_param_data)
