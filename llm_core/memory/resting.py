@@ -57,7 +57,7 @@ class RestingWeights:
         for param, home in self._homes.items():
             self._lay(param, home)
         self._by_weight = {param.sharded_param: home for param, home in self._homes.items()}
-        self._seen = -1
+        self._is_clean = False
         sizes = [end - begin for begin, end in self._extents]
         self._buffers = [
             allocate(size, pinned=on_gpu) for size in (sizes[0], *2 * [max(sizes[1:])])
@@ -103,6 +103,11 @@ class RestingWeights:
         # FSDP has no hook of its own between asking for a unit and gathering it.
         param.__class__ = _FromDisk
         param.resting = self
+
+    def settle(self) -> None:
+        """Before weights are used where they are mapped, as by a checkpoint, which may change
+        them."""
+        self._is_clean = False
 
     def home(self, weight: nn.Parameter) -> Home:
         return self._by_weight[weight]
@@ -162,9 +167,8 @@ class RestingWeights:
         self._read(0)
 
     def _note_changes(self) -> None:
-        """Make copies again and let nothing stay in memory, if weights were changed in the map."""
-        # All views of the map count their changes together.
-        if self.backing.bytes_N._version == self._seen:
+        """Make copies again and let nothing stay in memory, if weights may have been changed."""
+        if self._is_clean:
             return
         self._forget()
         file = self.backing.bytes_N.untyped_storage().data_ptr()
@@ -176,7 +180,7 @@ class RestingWeights:
                     copy_N = self._view(home.copy_begin, _size(param), self.half)
                     copy_N.copy_(param._sharded_param_data)
         self.backing.leave_cache()
-        self._seen = self.backing.bytes_N._version
+        self._is_clean = True
 
     def _forget(self) -> None:
         for held in self._held:

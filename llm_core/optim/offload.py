@@ -94,7 +94,7 @@ class Offloaded:
     def states(self) -> Iterator[State]:
         self.pager.settle()
         if self._weights is not None:
-            self._weights.pager.settle()
+            self._weights.resting.settle()
         yield from self._states
 
     def update(self, step: Update) -> None:

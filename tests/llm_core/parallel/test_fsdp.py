@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,13 +19,13 @@ from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations.tiles import check_gathered_tiles
-from llm_core.training.config import TrainConfig
 from tests.support.distributed.alone import as_process
 from tests.support.distributed.cases import layout
 from tests.support.distributed.exactness import LR, make_trainer, ranks_of
 from tests.support.distributed.held import WORLD, measure
 from tests.support.distributed.problem import Problem
 from tests.support.engine.live_bytes import LiveBytes
+from tests.support.engine.small_runs import TRAIN
 
 UNITS = 3
 """Two blocks, and the rest."""
@@ -119,7 +120,7 @@ def test_what_does_not_go_with_gathered_tiles_is_refused(
     parallel, train, memory = (values | changes.get(name, {}) for name, values in groups.items())
     with pytest.raises(ConfigError, match=message):
         check_gathered_tiles(
-            WIDE, TrainConfig(**train), ParallelConfig(**parallel), MemoryConfig(**memory)
+            WIDE, replace(TRAIN, **train), ParallelConfig(**parallel), MemoryConfig(**memory)
         )
 
 
