@@ -51,7 +51,7 @@ def build_optimizer(
     def in_place(make: Callable[[list[Piece]], list[Method]]) -> list[Method]:
         if config.state_in == "device" or not pieces:
             return make(pieces)
-        return [offloaded(pieces, lambda some: make(some)[0], config, scratch)]
+        return [offloaded(pieces, lambda some: make(some)[0], config, scratch, layout.resting)]
 
     methods = in_place(lambda some: make_methods(layout, some, config))
     if ema:

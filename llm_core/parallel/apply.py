@@ -11,9 +11,11 @@ default; here it gets a communication hook that sums, as `llm_core.parallel.fsdp
 
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -22,10 +24,12 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy
 from torch.nn.parallel import DistributedDataParallel
 
 from llm_core.compat import NO_BUFFER_SYNC
+from llm_core.config import ConfigError
 from llm_core.kernels import flash4
 from llm_core.memory.chunked_loss import head_loss
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.memory.recompute import apply_recompute
+from llm_core.memory.resting import RestingWeights
 from llm_core.memory.tiling import apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ComputeConfig, ModelConfig
@@ -33,14 +37,14 @@ from llm_core.model.float8 import apply_float8
 from llm_core.model.loss import CrossEntropy, each_head_loss, token_losses
 from llm_core.model.operations import apply_kernels, check_kernels
 from llm_core.model.precision import HALF_DTYPES, stream_dtype
-from llm_core.model.transformer import Transformer
+from llm_core.model.transformer import Transformer, as_it_is
 from llm_core.parallel.compression.reduction import Reduction, make_reduction
 from llm_core.parallel.compression.wire import Wire
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, key_copies
 from llm_core.parallel.experts.exchange import share_out_experts
 from llm_core.parallel.frozen import freeze
-from llm_core.parallel.fsdp import shard_weights, shorten_gradients
+from llm_core.parallel.fsdp import RowShards, shard_weights, shorten_gradients
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.overlap import Overlap, check_access
 from llm_core.parallel.pipelining.pipeline import Pipeline
@@ -62,13 +66,15 @@ def build_layout(
     trains: Callable[[str], bool] | None = None,
     sums_losses: bool = True,
     noise_scale: float = 0.0,
+    scratch: Path | None = None,
 ) -> Layout:
     """This rank's model with attention kernel, laid out over processes.
 
     fill: with initial weights; else they are whatever was in memory, for a caller that reads them.
     trains: whether the weight of a global name is trained; None: all are. sums_losses: false for a
-    model that gives what is learnt of each token. noise_scale: of noise on embeddings. Raises
-    ConfigError where a layout cannot do what is asked for.
+    model that gives what is learnt of each token. noise_scale: of noise on embeddings. scratch:
+    folder for weights that rest on a disk. Raises ConfigError where a layout cannot do what is
+    asked for.
     """
     check_kernels(compute.kernels, ranks.device, config, compute.dtype)
     plan = parallel.plan(config)
@@ -81,7 +87,12 @@ def build_layout(
     _set_stream_and_loss(parts, tensor, compute, memory, sums_losses)
     for part in parts.values():
         part.noise_scale = noise_scale
-    apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
+    shards = None
+    if memory.ffn_gather == "tiles":
+        assert ranks.weights is not None
+        shards = RowShards(ranks.weights.get_group("dp_shard"), compute)
+    enter, leave = (tensor.enter, tensor.leave) if tensor else (as_it_is, as_it_is)
+    apply_tiling(model, memory, enter, leave, shards)
     if compute.float8:
         apply_float8(model, ranks.device, compute.kernels)
     apply_recompute(model, memory)
@@ -89,10 +100,13 @@ def build_layout(
         _compile_blocks(model, parallel, memory)
     if parallel.shards_weights:
         _cut_weights(model, parts, parallel, compute, ranks, memory)
-    model.to_empty(device="cpu" if memory.weights_in == "host" else ranks.device)
+    model.to_empty(device=ranks.device if memory.weights_in == "device" else "cpu")
     # `to_empty` makes memory for each name, which unties them.
     if config.tied_embeddings and parallel.pp == 1:
         model.head.weight = model.embedding.weight
+    resting = None
+    if memory.weights_in == "disk":
+        resting = _rest_on_disk(model, compute, ranks, scratch)
     if compute.gradient_bits == 16:
         shorten_gradients(model, HALF_DTYPES[compute.dtype])
     context = None
@@ -112,9 +126,8 @@ def build_layout(
     if parallel.ep > 1 and parallel.kind == "hsdp":
         assert ranks.weights is not None
         copies = ranks.weights.get_group("dp_replicate")
-    layout = Layout(
-        laid_out, pipeline, context, tensor, ranks.weights, parallel.kind, reduction, copies
-    )
+    mesh, kind = ranks.weights, parallel.kind
+    layout = Layout(laid_out, pipeline, context, tensor, mesh, kind, reduction, resting, copies)
     if reduction is not None:
         layout.counts["compression.steps"] = reduction.steps
     if fill:
@@ -194,12 +207,28 @@ def _cut_weights(
     assert ranks.weights is not None
     axes = ("dp_replicate", "dp_shard") if parallel.kind == "hsdp" else "dp_shard"
     rest = OffloadPolicy()
-    if memory.weights_in == "host":
-        rest = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda")
-    mesh = ranks.weights[axes]
+    if memory.weights_in != "device":
+        # What is mapped from a disk cannot be pinned.
+        pins = memory.weights_in == "host" and ranks.device.type == "cuda"
+        rest = CPUOffloadPolicy(pin_memory=pins)
+    mesh, gathers_tiles = ranks.weights[axes], memory.ffn_gather == "tiles"
     alone = share_out_experts(model, mesh) if parallel.ep > 1 else set()
     for part in parts.values():
-        shard_weights(part, compute, mesh, rest, parallel.gathers_once, alone)
+        shard_weights(part, compute, mesh, rest, parallel.gathers_once, gathers_tiles, alone)
+
+
+def _rest_on_disk(
+    model: Transformer, compute: ComputeConfig, ranks: Ranks, scratch: Path | None
+) -> RestingWeights:
+    if scratch is None:
+        raise ConfigError(
+            "optim.state_folder (null) must name a folder for memory.weights_in=disk: there is no"
+            " work directory"
+        )
+    half, units = HALF_DTYPES.get(compute.dtype), (model, *model.own_blocks)
+    assert all(isinstance(unit, FSDPModule) for unit in units)
+    on_gpu = ranks.device.type == "cuda"
+    return RestingWeights(cast(Sequence[FSDPModule], units), scratch, half, on_gpu)
 
 
 def _choose_kernels(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from llm_core.memory.resting import RestingWeights
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.compression.reduction import Reduction
 from llm_core.parallel.config import Kind
@@ -33,6 +34,8 @@ class Layout:
     """What data-parallel processes share (`ParallelConfig.kind`)."""
     reduction: Reduction | None = None
     """How gradients are summed in fewer bytes; None: they are summed as they are."""
+    resting: RestingWeights | None = None
+    """Shards of weights on a disk; None: they are in memory."""
     expert_copies: dist.ProcessGroup | None = None
     """Processes that hold the same experts and must sum their gradients; None: no others do, or
     FSDP sums them."""

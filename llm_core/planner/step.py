@@ -162,7 +162,7 @@ def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPl
     averaged, bits = train.ema > 0, train.gradient_bits
     states = state_bytes(model, work.optim, parallel, at, bits, averaged)
     weights, gradients, optimizer = states.weights, states.gradients, states.optimizer
-    if memory.weights_in == "host":
+    if memory.weights_in != "device":
         weights = gradients = optimizer = 0
     if work.optim.state_in != "device":
         optimizer = 0

@@ -27,7 +27,11 @@ from llm_core.parallel.degrees import (
     check_tensor,
     divisors,
 )
-from llm_core.training.combinations.settings import check_compression, check_settings
+from llm_core.training.combinations.settings import (
+    check_compression,
+    check_places,
+    check_settings,
+)
 from llm_core.training.config import TrainConfig
 from llm_core.training.fit import PredictedMemory
 
@@ -53,6 +57,7 @@ class RunConfig:
         model = self.trained_model
         check_run(model, self.train, self.parallel, self.memory, self.optim.kind)
         check_compression(self.optim, self.train, self.parallel)
+        check_places(self.optim, self.memory)
         if self.parallel.kind == "auto":
             raise ConfigError(
                 "parallel.kind (auto) must be resolved before a trainer starts; name a layout"

@@ -277,16 +277,14 @@ def resume(
     """Model and optimizer as the newest checkpoint has them, its step, and who meets others. pairs:
     gets what it lacks from the model that the run begins with."""
     train = config.train
+    given = config.trained_model, config.parallel, train, ranks, config.memory
     layout = build_layout(
-        config.trained_model,
-        config.parallel,
-        train,
-        ranks,
-        config.memory,
+        *given,
         fill=False,
         trains=partial(trains, config),
         sums_losses=not train.learns_pairs,
         noise_scale=train.noise_scale(config.model.dim),
+        scratch=config.optim.state_folder or workdir,
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
     outer = make_outer(config.parallel.outer, layout)

@@ -107,6 +107,38 @@ FAST = [
     Run(
         Case(
             layout(4, "fsdp", tp=2),
+            Problem(tied=False, state_in="disk", layers=3),
+            2,
+            MemoryConfig("selective", weights_in="disk"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "fsdp"),
+            Problem(packed=True),
+            2,
+            MemoryConfig("full", ffn_tiles=2, ffn_gather="tiles"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "fsdp"),
+            Problem(dtype="bf16", tied=False),
+            1,
+            MemoryConfig(ffn_tiles=2, ffn_gather="tiles"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "hsdp", dp_shard=2),
+            Problem(dtype="bf16", state_in="disk"),
+            1,
+            MemoryConfig(weights_in="disk"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "fsdp", tp=2),
             Problem(dtype="bf16", packed=True),
             2,
             MemoryConfig("full", ffn_tiles=2),

@@ -13,6 +13,7 @@ from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations.adapter import check_adapter
 from llm_core.training.combinations.preference import check_preference
+from llm_core.training.combinations.tiles import check_gathered_tiles
 from llm_core.training.config import TrainConfig
 
 
@@ -53,6 +54,14 @@ def check_settings(
         )
     check_quack(model, train, parallel, memory)
     check_memory(memory, model, parallel, optimizer)
+    if memory.weights_in == "disk" and (train.ema or isinstance(model, AdaptedModelConfig)):
+        what = f"train.ema is {train.ema}" if train.ema else "adapter.kind is not none"
+        raise ConfigError(
+            f"memory.weights_in (disk) reads weights for one update rule over all of them, {what};"
+            " set memory.weights_in=host"
+        )
+    if memory.ffn_gather == "tiles":
+        check_gathered_tiles(model, train, parallel, memory)
     check_float8(model, train, parallel, memory)
     if model.experts is not None:
         check_experts(model, train, parallel, memory, optimizer)
@@ -109,6 +118,15 @@ def check_compression(optim: OptimConfig, train: TrainConfig, parallel: Parallel
         )
 
 
+def check_places(optim: OptimConfig, memory: MemoryConfig) -> None:
+    """Whether weights and moments rest in places that go together. Raises ConfigError."""
+    if memory.weights_in == "disk" and optim.state_in != "disk":
+        raise ConfigError(
+            "memory.weights_in (disk) brings weights by with their moments, optim.state_in is"
+            f" {optim.state_in}; set optim.state_in=disk, or memory.weights_in=host"
+        )
+
+
 def check_gradients(train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
     """Raises ConfigError where gradients cannot be kept in 16 bits."""
     if train.gradient_bits == 32:
@@ -123,10 +141,10 @@ def check_gradients(train: TrainConfig, parallel: ParallelConfig, memory: Memory
             "train.gradient_bits (16) is for sharded weights, parallel.kind is"
             f" {parallel.kind}; set parallel=zero1, zero2 or fsdp, or train.gradient_bits=32"
         )
-    if memory.weights_in == "host":
+    if memory.weights_in != "device":
         raise ConfigError(
-            "train.gradient_bits (16) shortens gradients on the device, memory.weights_in=host"
-            " moves them off it; set train.gradient_bits=32"
+            "train.gradient_bits (16) shortens gradients on the device,"
+            f" memory.weights_in={memory.weights_in} moves them off it; set train.gradient_bits=32"
         )
 
 
@@ -205,16 +223,17 @@ def check_memory(
             f" ({model.ffn_dim}) has {model.ffn_blocks} blocks of channels, shared by {parallel.tp}"
             " tensor ranks; lower it"
         )
-    if memory.weights_in == "host" and (not parallel.shards_weights or parallel.pp > 1):
+    where = memory.weights_in
+    if where != "device" and (not parallel.shards_weights or parallel.pp > 1):
         layout = f"kind is {parallel.kind}, pp {parallel.pp}"
         raise ConfigError(
-            "memory.weights_in (host) needs parallel.kind=zero1, zero2, fsdp or hsdp without a"
+            f"memory.weights_in ({where}) needs parallel.kind=zero1, zero2, fsdp or hsdp without a"
             f" pipeline, {layout}; set parallel=fsdp, with parallel.num_processes=1 on one GPU, or"
             " use optim.state_in=host"
         )
-    if memory.weights_in == "host" and optimizer not in ("adamw", "lion"):
+    if where != "device" and optimizer not in ("adamw", "lion"):
         raise ConfigError(
-            f"memory.weights_in (host) serves adamw and lion: optim.kind={optimizer} exchanges"
+            f"memory.weights_in ({where}) serves adamw and lion: optim.kind={optimizer} exchanges"
             " parts of weights among processes, which meet through GPUs; use optim=adamw or lion"
         )
     if parallel.splits_backward and memory.recompute == "selective":

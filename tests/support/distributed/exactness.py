@@ -162,6 +162,7 @@ def make_trainer(
         trains=functools.partial(trains, config),
         sums_losses=not problem.pairs,
         noise_scale=train.noise_scale(config.model.dim),
+        scratch=folder,
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, folder, train.ema)
     checkpoints = Checkpoints(folder, ranks)
