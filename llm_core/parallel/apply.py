@@ -40,6 +40,7 @@ from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, key_copies
 from llm_core.parallel.frozen import freeze
 from llm_core.parallel.fsdp import shard_weights, shorten_gradients
+from llm_core.parallel.grid.shards import GridShards
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.overlap import Overlap, check_access
 from llm_core.parallel.pipelining.pipeline import Pipeline
@@ -71,11 +72,12 @@ def build_layout(
     model, parts = _build(config, plan, ranks)
     tensor = _tensor_shards(config, parallel, ranks) if parallel.tp > 1 else None
     if tensor is not None:
-        tensor.apply(model, parts.values())
+        _share_layers(tensor, model, parts)
     if trains is not None:
         freeze(model, plan, trains)
     _set_stream_and_loss(parts, tensor, compute, memory)
-    apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
+    exchanges = (tensor.enter, tensor.leave) if isinstance(tensor, TensorShards) else ()
+    apply_tiling(model, memory, *exchanges)
     if compute.float8:
         apply_float8(model, ranks.device, compute.kernels)
     apply_recompute(model, memory)
@@ -122,7 +124,13 @@ def _build(
     return model, {0: model}
 
 
-def _tensor_shards(config: ModelConfig, parallel: ParallelConfig, ranks: Ranks) -> TensorShards:
+def _tensor_shards(
+    config: ModelConfig, parallel: ParallelConfig, ranks: Ranks
+) -> TensorShards | GridShards:
+    if parallel.grid is not None:
+        assert ranks.weights is not None
+        axes = ranks.weights[("tp", "tp_row", "tp_depth")]
+        return GridShards(_group(ranks, "tp"), axes, parallel.grid)
     group, copies = _group(ranks, "tp"), key_copies(config, parallel.tp)
     check_access(parallel.tp_overlap, group, ranks.device)
     overlap = Overlap(group, parallel.tp_overlap) if parallel.tp_overlap != "none" else None
@@ -135,9 +143,18 @@ def _tensor_shards(config: ModelConfig, parallel: ParallelConfig, ranks: Ranks) 
     return TensorShards(group, parallel.sequence_parallel, overlap, of_head)
 
 
+def _share_layers(
+    tensor: TensorShards | GridShards, model: Transformer, parts: dict[int, Transformer]
+) -> None:
+    if isinstance(tensor, GridShards):
+        tensor.apply(model)
+    else:
+        tensor.apply(model, parts.values())
+
+
 def _set_stream_and_loss(
     parts: dict[int, Transformer],
-    tensor: TensorShards | None,
+    tensor: TensorShards | GridShards | None,
     compute: ComputeConfig,
     memory: MemoryConfig,
 ) -> None:
@@ -150,7 +167,7 @@ def _set_stream_and_loss(
         loss = partial(torch.compile(token_losses, dynamic=False), z_loss=compute.z_loss)
     for part in parts.values():
         part.head_loss, part.stream_dtype = head_loss(memory, loss), stream_dtype(compute.dtype)
-        if tensor is not None:
+        if isinstance(tensor, TensorShards):
             part.to_head, part.stream_pieces = tensor.enter, tensor.size if tensor.sequence else 1
 
 
@@ -187,8 +204,8 @@ def _choose_kernels(
     model: Transformer, parallel: ParallelConfig, compute: ComputeConfig, ranks: Ranks
 ) -> None:
     config = model.config
-    kv_heads = max(1, config.num_kv_heads // parallel.tp)
-    heads = config.num_heads // parallel.tp, kv_heads, config.head_dim
+    kv_heads = max(1, config.num_kv_heads // parallel.columns)
+    heads = config.num_heads // parallel.columns, kv_heads, config.head_dim
     name = "sdpa" if compute.attention == "auto" else compute.attention
     backend = prepare_backend(name, ranks.device, heads)
     # Other context ranks would be sent the copies.

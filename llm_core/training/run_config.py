@@ -21,6 +21,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, check_context, check_tensor, divisors
+from llm_core.parallel.grid.shape import check_grid
 from llm_core.training.combinations.settings import check_compression, check_settings
 from llm_core.training.config import TrainConfig
 from llm_core.training.fit import PredictedMemory
@@ -180,7 +181,9 @@ def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelCon
         check_context(
             model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced, parallel.tp
         )
-    if parallel.tp > 1:
+    if parallel.grid is not None:
+        check_grid(model, parallel.grid)
+    elif parallel.tp > 1:
         check_tensor(model, train.seq_len // parallel.cp, parallel.tp, parallel.sequence_parallel)
 
 

@@ -14,6 +14,8 @@ from tests.support.distributed.cases import (
     COPIED_KEYS,
     EXPERTS,
     FROZEN,
+    GRID_CROSS,
+    GRIDS,
     LAYOUTS,
     Case,
     layout,
@@ -118,6 +120,8 @@ FAST = [
         layout(4, "zero1", pp=2),
     ),
     *(Run(CODED[number]) for number in (3, 4, 6)),
+    *(Run(GRIDS[number]) for number in (1, 24, 35)),
+    Run(Case(GRID_CROSS[0][0], Problem(), 2), GRID_CROSS[0][1]),
     Run(
         Case(
             layout(4, "fsdp", tp=2),

@@ -43,6 +43,8 @@ def check_settings(
             f" {parallel.kind} with tp {parallel.tp}; set parallel=ddp with parallel.tp=1, or"
             " optim=adamw"
         )
+    if parallel.tp_kind != "1d":
+        check_grid_settings(model, train, parallel, memory, optimizer)
     check_gradients(train, parallel, memory)
     check_attention(train, parallel)
     if train.kernels in ONE_PASS_KERNELS and model.ffn != "swiglu":
@@ -104,6 +106,36 @@ def check_compression(optim: OptimConfig, train: TrainConfig, parallel: Parallel
             f" {least}, 3 / (1 - optim.beta2), since onebit then freezes the second moment; set it"
             " to a tenth of the steps or more"
         )
+
+
+def check_grid_settings(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    memory: MemoryConfig,
+    optimizer: OptimizerKind,
+) -> None:
+    """Raises ConfigError for settings that grids of tensor ranks were not tested with."""
+    kind = "lora" if isinstance(model, AdaptedModelConfig) else "none"
+    recompute = memory.recompute
+    values = (
+        ("parallel.kind", parallel.kind, "ddp"),
+        ("optim.kind", optimizer, "adamw" if optimizer in ("muon", "adafactor") else optimizer),
+        ("adapter.kind", kind, "none"),
+        ("model.experts", "set" if model.experts is not None else "null", "null"),
+        ("memory.ffn_tiles", memory.ffn_tiles, 1),
+        # A layer on a square is several products, of which it would keep some.
+        ("memory.recompute", recompute, recompute if recompute != "selective" else "full"),
+        ("train.float8", train.float8, False),
+        ("train.compile", train.compile, False),
+    )
+    for name, value, stands in values:
+        if value != stands:
+            raise ConfigError(
+                f"{name} ({str(value).lower()}) does not go with"
+                f" parallel.tp_kind={parallel.tp_kind}; set {name}={str(stands).lower()}, or"
+                " parallel.tp_kind=1d"
+            )
 
 
 def check_gradients(train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:

@@ -99,6 +99,7 @@ def whole_matrix() -> list[Run]:
         if case.parallel.num_processes == 4
     ]
     exchanges += [Run(Case(one, p, 1), into) for p, one, into in cases.ADAPTED_CROSS]
+    exchanges += [Run(Case(one, Problem(), 2), into) for one, into in cases.GRID_CROSS]
     alone = cases.MATRIX + cases.SINGLES + cases.LARGE + cases.ROUGH + cases.SHORT
     return [Run(case) for case in alone] + exchanges
 
