@@ -117,7 +117,7 @@ def check_grid_settings(
 ) -> None:
     """Raises ConfigError for settings that grids of tensor ranks were not tested with."""
     kind = "lora" if isinstance(model, AdaptedModelConfig) else "none"
-    recompute = memory.recompute
+    recompute, kernels = memory.recompute, train.kernels
     values = (
         ("parallel.kind", parallel.kind, "ddp"),
         ("optim.kind", optimizer, "adamw" if optimizer in ("muon", "adafactor") else optimizer),
@@ -128,6 +128,7 @@ def check_grid_settings(
         ("memory.recompute", recompute, recompute if recompute != "selective" else "full"),
         ("train.float8", train.float8, False),
         ("train.compile", train.compile, False),
+        ("train.kernels", kernels, "torch" if kernels in ONE_PASS_KERNELS else kernels),
     )
     for name, value, stands in values:
         if value != stands:

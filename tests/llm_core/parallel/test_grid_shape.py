@@ -76,7 +76,10 @@ def test_layouts_that_are_no_grid_are_refused_by_name(make: Any, rule: str) -> N
         ({}, None),
         ({"num_kv_heads": 1}, r"model.num_kv_heads .1. must be a multiple of 2"),
         ({"ffn_dim": 63}, r"model.ffn_dim .* must be a multiple of 2"),
-        ({"dim": 34, "num_heads": 2, "num_kv_heads": 2}, r"model.dim .34. must be a multiple of 4"),
+        (
+            {"dim": 34, "num_kv_heads": 2, "own_head_dim": 8},
+            r"model.dim .34. must be a multiple of 4",
+        ),
         ({"vocab_size": 1}, r"model.vocab_size .1. must leave each of 2 columns some ids"),
     ],
 )

@@ -295,7 +295,6 @@ GRIDS = [
         (Problem(dtype="fp32"), 0, NO_SAVINGS),
         (Problem(dtype="bf16", packed=True), 0, NO_SAVINGS),
         (Problem(dtype="fp16"), 0, NO_SAVINGS),
-        (Problem(dtype="fp32", kernels="triton", tied=False), 0, NO_SAVINGS),
     )
 ]
 """Grids of tensor ranks with families, optimizers, number formats and savings by pairs."""

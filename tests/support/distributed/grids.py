@@ -122,6 +122,7 @@ def check_layer(grid: Grid, kind: str) -> dict[str, float]:
     def drawn(*shape: int) -> Tensor:
         return torch.randn(shape, generator=draw, dtype=torch.float64)
 
+    received, kept = Received(), Kept()
     stream, inner = drawn(ROWS, TOKENS, WIDTH), drawn(ROWS, TOKENS, INNER)
     if kind == "embed":
         name, weight, grad = "embedding.weight", drawn(IDS, WIDTH), grad_of(stream)
@@ -129,21 +130,21 @@ def check_layer(grid: Grid, kind: str) -> dict[str, float]:
         expected = made(lambda ids, weight: F.embedding(ids, weight), ids, weight, grad)
         first = grid.column * IDS // grid.side
         own = grid.shards._ids(ids), grid.weight(name, weight.detach()), grid.stream(grad)
-        with Received() as received, Kept() as kept:
+        with received, kept:
             found = made(lambda x, w: grid.products.embed(x, w, first), *own)
         cut = grid.stream
     elif kind == "into":
         name, weight, grad = "head.weight", drawn(INNER, WIDTH), grad_of(inner)
         expected = made(F.linear, stream.clone(), weight, grad)
         own = grid.stream(stream), grid.weight(name, weight.detach()), grid.inner(grad)
-        with Received() as received, Kept() as kept:
+        with received, kept:
             found = made(grid.products.into, *own)
         cut = grid.inner
     else:
         name, weight, grad = "ffn.down.weight", drawn(WIDTH, INNER), grad_of(stream)
         expected = made(F.linear, inner.clone(), weight, grad)
         own = grid.inner(inner), grid.weight(name, weight.detach()), grid.stream(grad)
-        with Received() as received, Kept() as kept:
+        with received, kept:
             found = made(grid.products.out, *own)
         cut = grid.stream
     of_weight = grid.summed(name, found.of_weight)
