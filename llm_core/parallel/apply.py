@@ -30,7 +30,7 @@ from llm_core.memory.chunked_loss import head_loss
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.memory.recompute import apply_recompute
 from llm_core.memory.resting import RestingWeights
-from llm_core.memory.tiling import apply_tiling
+from llm_core.memory.tiling import Exchange, apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ComputeConfig, ModelConfig
 from llm_core.model.float8 import apply_float8
@@ -45,6 +45,7 @@ from llm_core.parallel.degrees import StagePlan, key_copies
 from llm_core.parallel.experts.exchange import share_out_experts
 from llm_core.parallel.frozen import freeze
 from llm_core.parallel.fsdp import RowShards, shard_weights, shorten_gradients
+from llm_core.parallel.grid.shards import GridShards
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.overlap import Overlap, check_access
 from llm_core.parallel.pipelining.pipeline import Pipeline
@@ -81,7 +82,7 @@ def build_layout(
     model, parts = _build(config, plan, ranks)
     tensor = _tensor_shards(config, parallel, ranks) if parallel.tp > 1 else None
     if tensor is not None:
-        tensor.apply(model, parts.values())
+        _share_layers(tensor, model, parts)
     if trains is not None:
         freeze(model, plan, trains)
     _set_stream_and_loss(parts, tensor, compute, memory, sums_losses)
@@ -91,8 +92,10 @@ def build_layout(
     if memory.ffn_gather == "tiles":
         assert ranks.weights is not None
         shards = RowShards(ranks.weights.get_group("dp_shard"), compute)
-    enter, leave = (tensor.enter, tensor.leave) if tensor else (as_it_is, as_it_is)
-    apply_tiling(model, memory, enter, leave, shards)
+    exchanges: tuple[Exchange, Exchange] = (as_it_is, as_it_is)
+    if isinstance(tensor, TensorShards):
+        exchanges = (tensor.enter, tensor.leave)
+    apply_tiling(model, memory, *exchanges, shards)
     if compute.float8:
         apply_float8(model, ranks.device, compute.kernels)
     apply_recompute(model, memory)
@@ -147,7 +150,13 @@ def _build(
     return model, {0: model}
 
 
-def _tensor_shards(config: ModelConfig, parallel: ParallelConfig, ranks: Ranks) -> TensorShards:
+def _tensor_shards(
+    config: ModelConfig, parallel: ParallelConfig, ranks: Ranks
+) -> TensorShards | GridShards:
+    if parallel.grid is not None:
+        assert ranks.weights is not None
+        axes = ranks.weights[("tp", "tp_row", "tp_depth")]
+        return GridShards(_group(ranks, "tp"), axes, parallel.grid)
     group, copies = _group(ranks, "tp"), key_copies(config, parallel.tp)
     check_access(parallel.tp_overlap, group, ranks.device)
     overlap = Overlap(group, parallel.tp_overlap) if parallel.tp_overlap != "none" else None
@@ -160,9 +169,18 @@ def _tensor_shards(config: ModelConfig, parallel: ParallelConfig, ranks: Ranks) 
     return TensorShards(group, parallel.sequence_parallel, overlap, of_head)
 
 
+def _share_layers(
+    tensor: TensorShards | GridShards, model: Transformer, parts: dict[int, Transformer]
+) -> None:
+    if isinstance(tensor, GridShards):
+        tensor.apply(model)
+    else:
+        tensor.apply(model, parts.values())
+
+
 def _set_stream_and_loss(
     parts: dict[int, Transformer],
-    tensor: TensorShards | None,
+    tensor: TensorShards | GridShards | None,
     compute: ComputeConfig,
     memory: MemoryConfig,
     sums_losses: bool,
@@ -179,7 +197,7 @@ def _set_stream_and_loss(
         if sums_losses:
             part.head_loss = head_loss(memory, loss)
         part.stream_dtype = stream_dtype(compute.dtype)
-        if tensor is not None:
+        if isinstance(tensor, TensorShards):
             part.to_head, part.stream_pieces = tensor.enter, tensor.size if tensor.sequence else 1
 
 
@@ -235,8 +253,8 @@ def _choose_kernels(
     model: Transformer, parallel: ParallelConfig, compute: ComputeConfig, ranks: Ranks
 ) -> None:
     config = model.config
-    kv_heads = max(1, config.num_kv_heads // parallel.tp)
-    heads = config.num_heads // parallel.tp, kv_heads, config.head_dim
+    kv_heads = max(1, config.num_kv_heads // parallel.columns)
+    heads = config.num_heads // parallel.columns, kv_heads, config.head_dim
     name = "sdpa" if compute.attention == "auto" else compute.attention
     backend = prepare_backend(name, ranks.device, heads)
     # Other context ranks would be sent the copies.

@@ -15,6 +15,7 @@ from llm_core.parallel.degrees import (
     TensorOverlap,
     end_layers,
 )
+from llm_core.parallel.grid.shape import GridShape, TensorKind, grid_of
 from llm_core.parallel.outer import OuterConfig
 
 Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "auto"]
@@ -82,6 +83,12 @@ class ParallelConfig:
 
     tp: int = 1
     """Tensor ranks, which divide the heads, channels and ids of every layer."""
+    tp_kind: TensorKind = "1d"
+    """How tensor ranks share a layer. 1d: each has some heads, channels and ids of every layer. 2d,
+    2.5d and 3d: blocks of matrices and of activations, on a square, on tp_depth squares and on a
+    cube of tensor ranks."""
+    tp_depth: int = 1
+    """Squares of 2.5d, which have equal weights and different sequences of a micro batch."""
     sequence_parallel: bool = True
     """Split the residual stream along tokens between layers of tensor ranks: the same traffic, less
     memory."""
@@ -126,6 +133,18 @@ class ParallelConfig:
             raise ConfigError(
                 f"ep ({self.ep}) shares out experts among processes that share weights, kind is"
                 f" {self.kind}; set parallel=zero1, zero2, fsdp or hsdp, or ep=1"
+            )
+        if self.grid is not None and self.pp * self.cp > 1:
+            raise ConfigError(
+                f"tp_kind ({self.tp_kind}) does not go with pipeline and context ranks, pp is"
+                f" {self.pp} and cp {self.cp}; set both 1, or tp_kind=1d"
+            )
+        if self.grid is not None and (self.tp_overlap != "none" or not self.sequence_parallel):
+            raise ConfigError(
+                f"tp_kind ({self.tp_kind}) always cuts the residual stream and overlaps nothing,"
+                f" tp_overlap is {self.tp_overlap} and sequence_parallel"
+                f" {str(self.sequence_parallel).lower()}; set tp_overlap=none and"
+                " sequence_parallel=true, or tp_kind=1d"
             )
         if self.tp_overlap != "none" and (self.tp == 1 or not self.sequence_parallel):
             raise ConfigError(
@@ -193,6 +212,16 @@ class ParallelConfig:
     def splits_backward(self) -> bool:
         """Whether the schedule takes gradients of inputs and of weights apart, in two passes."""
         return self.pp > 1 and self.pp_schedule in SPLIT_BACKWARD
+
+    @property
+    def grid(self) -> GridShape | None:
+        """Of the tensor ranks; None for 1d."""
+        return grid_of(self.tp_kind, self.tp, self.tp_depth)
+
+    @property
+    def columns(self) -> int:
+        """Tensor ranks that have different heads, channels and ids."""
+        return self.tp if self.grid is None else self.grid.side
 
     @property
     def dp(self) -> int:

@@ -14,9 +14,8 @@ from llm_core.parallel.buckets import sum_over
 from llm_core.parallel.experts.exchange import sparse_layers
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.pipelining.stages import has_copies
-from llm_core.parallel.places import local
+from llm_core.parallel.places import is_cut, local
 from llm_core.parallel.square_sums import square_sum
-from llm_core.parallel.tensor import cut_dim
 
 
 def finish_gradients(layout: Layout) -> None:
@@ -32,12 +31,12 @@ def finish_gradients(layout: Layout) -> None:
     tensor = layout.tensor
     if tensor is None:
         return
-    grads = [
-        local(p.grad)
-        for name, p in layout.bare.named_parameters()
-        if tensor.is_partial(name) and p.grad is not None
-    ]
-    sum_over(grads, tensor.group, layout.device)
+    partial: dict[dist.ProcessGroup, list[Tensor]] = defaultdict(list)
+    for name, parameter in layout.bare.named_parameters():
+        if parameter.grad is not None and (group := tensor.unsummed(name)) is not None:
+            partial[group].append(local(parameter.grad))
+    for group, grads in partial.items():
+        sum_over(grads, group, layout.device)
 
 
 def gradient_norm(layout: Layout) -> Tensor:
@@ -53,7 +52,7 @@ def gradient_norm(layout: Layout) -> Tensor:
         if parameter.grad is None or (skips_head and name == HEAD):
             continue
         over_data = isinstance(parameter.grad, DTensor)
-        over_tensor = layout.tensor is not None and cut_dim(name) is not None
+        over_tensor = layout.tensor is not None and is_cut(layout.tensor.placements(name))
         pieces[over_data, over_tensor].append(local(parameter.grad))
     # Of four kinds: squares of the pieces that are shared over (data, tensor) processes.
     squares = torch.zeros(2, 2, dtype=torch.float64, device=layout.device)
@@ -63,7 +62,8 @@ def gradient_norm(layout: Layout) -> Tensor:
         dist.all_reduce(squares[1], group=layout.mesh.get_group("dp_shard"))
     by_tensor = squares.sum(dim=0)
     if layout.tensor is not None:
-        dist.all_reduce(by_tensor[1], group=layout.tensor.group)
+        for group in layout.tensor.cutting:
+            dist.all_reduce(by_tensor[1], group=group)
     total = by_tensor.sum()
     if layout.reduction is not None and layout.reduction.leaves_gradients:
         # Of gradients g on n processes: sqrt(n * sum of |g|^2), which is no less than the norm of

@@ -15,6 +15,7 @@ from llm_core.memory.resting import RestingWeights
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.compression.reduction import Reduction
 from llm_core.parallel.config import Kind
+from llm_core.parallel.grid.shards import GridShards
 from llm_core.parallel.pipelining.pipeline import Pipeline
 from llm_core.parallel.sequence.context import Context
 from llm_core.parallel.tensor import TensorShards
@@ -27,9 +28,9 @@ class Layout:
     model: nn.Module
     pipeline: Pipeline | None = None
     context: Context | None = None
-    tensor: TensorShards | None = None
+    tensor: TensorShards | GridShards | None = None
     mesh: DeviceMesh | None = None
-    """Processes by weights: axes pp, dp_replicate, dp_shard, tp; None: one process."""
+    """Processes by weights (`Ranks.weights`); None: one process."""
     kind: Kind = "none"
     """What data-parallel processes share (`ParallelConfig.kind`)."""
     reduction: Reduction | None = None

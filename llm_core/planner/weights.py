@@ -176,10 +176,10 @@ def held_weights(
     found = []
     for name, shape in outside.items():
         source = "embedding.weight" if model.tied_embeddings and name == "head.weight" else name
-        part = _tensor_part(name, shape, at.tensor, parallel.tp)
+        part = _tensor_part(name, shape, at.tensor, parallel)
         found.append(Held(name, part, 1, is_frozen(source), rests_in(name, shape)))
     for name, shape in block_shapes(model).items():
-        part = _tensor_part(name, shape, at.tensor, parallel.tp)
+        part = _tensor_part(name, shape, at.tensor, parallel)
         num_frozen = sum(is_frozen(f"blocks.{n}.{name}") for n in layers)
         for count, frozen in ((len(layers) - num_frozen, False), (num_frozen, True)):
             if count:
@@ -188,10 +188,15 @@ def held_weights(
     return found
 
 
-def _tensor_part(name: str, shape: Shape, rank: int, size: int) -> Shape:
-    cut = cut_dim(name)
+def _tensor_part(name: str, shape: Shape, rank: int, parallel: ParallelConfig) -> Shape:
+    cut, grid = cut_dim(name), parallel.grid
+    size, others = parallel.columns, 1
+    if grid is not None:
+        # Vectors are whole on a grid, and the width of matrices is cut too.
+        cut = cut if len(shape) > 1 else None
+        rank, others = rank // grid.token_parts, 1 if cut is None else grid.width_parts
     return tuple(
-        len(part_of(length, rank, size)) if dim == cut else length
+        len(part_of(length, rank, size)) if dim == cut else length // others
         for dim, length in enumerate(shape)
     )
 

@@ -27,6 +27,7 @@ from llm_core.parallel.degrees import (
     check_tensor,
     divisors,
 )
+from llm_core.parallel.grid.shape import check_grid
 from llm_core.training.combinations.settings import (
     check_compression,
     check_places,
@@ -194,7 +195,9 @@ def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelCon
     if parallel.ep > 1:
         shares = parallel.dp_shard or parallel.dp * parallel.cp
         check_expert_ranks(model, parallel.ep, shares, parallel.tp)
-    if parallel.tp > 1:
+    if parallel.grid is not None:
+        check_grid(model, parallel.grid)
+    elif parallel.tp > 1:
         check_tensor(model, train.seq_len // parallel.cp, parallel.tp, parallel.sequence_parallel)
 
 

@@ -15,6 +15,8 @@ from tests.support.distributed.cases import (
     DECOMPOSED,
     EXPERTS,
     FROZEN,
+    GRID_CROSS,
+    GRIDS,
     LAYOUTS,
     NOISY,
     PAIRS,
@@ -160,6 +162,8 @@ FAST = [
     *(Run(SENT[number]) for number in (2, 3, 4)),
     Run(Case(SENT_CROSS[0][0], Problem(family="glm4_moe", layers=4), 1), SENT_CROSS[0][1]),
     *(Run(CODED[number]) for number in (3, 4, 6)),
+    *(Run(GRIDS[number]) for number in (1, 22, 32)),
+    Run(Case(GRID_CROSS[0][0], Problem(), 2), GRID_CROSS[0][1]),
     Run(
         Case(
             layout(4, "fsdp", tp=2),

@@ -12,6 +12,8 @@ from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations.adapter import check_adapter
+from llm_core.training.combinations.experts import check_experts
+from llm_core.training.combinations.grid import check_grid_settings
 from llm_core.training.combinations.preference import check_preference
 from llm_core.training.combinations.tiles import check_gathered_tiles
 from llm_core.training.config import TrainConfig
@@ -45,6 +47,8 @@ def check_settings(
             f" {parallel.kind} with tp {parallel.tp}; set parallel=ddp with parallel.tp=1, or"
             " optim=adamw"
         )
+    if parallel.tp_kind != "1d":
+        check_grid_settings(model, train, parallel, memory, optimizer)
     check_gradients(train, parallel, memory)
     check_attention(train, parallel)
     if train.kernels in ONE_PASS_KERNELS and model.ffn != "swiglu":
@@ -284,52 +288,3 @@ def check_float8(
                 f"train.float8 (true) needs multiples of 16, {name} is {width}; change it or set"
                 " train.float8=false"
             )
-
-
-def check_experts(
-    model: ModelConfig,
-    train: TrainConfig,
-    parallel: ParallelConfig,
-    memory: MemoryConfig,
-    optimizer: OptimizerKind,
-) -> None:
-    """Raises ConfigError for settings that need dense feed-forwards."""
-    kind = "lora" if isinstance(model, AdaptedModelConfig) else "none"
-    recompute, compress = memory.recompute, parallel.compress
-    values = (
-        ("adapter.kind", kind, "none"),
-        ("optim.kind", optimizer, "adamw" if optimizer in ("adafactor", "lamb") else optimizer),
-        ("parallel.compress", compress, compress if compress != "powersgd" else "int8"),
-        ("parallel.tp_overlap", parallel.tp_overlap, "none"),
-        ("memory.ffn_tiles", memory.ffn_tiles, 1),
-        ("memory.recompute", recompute, recompute if recompute != "selective" else "full"),
-        ("train.float8", train.float8, False),
-        ("train.kernels", train.kernels, train.kernels if train.kernels != "quack" else "triton"),
-    )
-    for name, value, stands in values:
-        if value != stands:
-            raise ConfigError(
-                f"{name} ({str(value).lower()}) does not go with model.experts; set"
-                f" {name}={str(stands).lower()}, or a dense model"
-            )
-    if model.experts is not None and model.experts.bias_rate and parallel.outer.kind != "none":
-        raise ConfigError(
-            f"model.experts.bias_rate ({model.experts.bias_rate}) moves biases by the load of one"
-            f" process, and parallel.outer.kind ({parallel.outer.kind}) has members that do not"
-            " exchange them; set model.experts.bias_rate=0 and model.experts.balance_loss"
-        )
-    if parallel.ep > 1:
-        for name, value, stands in (
-            ("memory.weights_in", memory.weights_in, "device"),
-            ("train.gradient_bits", train.gradient_bits, 32),
-        ):
-            if value != stands:
-                raise ConfigError(
-                    f"{name} ({value}) is for weights that FSDP holds, and parallel.ep"
-                    f" ({parallel.ep}) keeps experts apart; set {name}={stands}, or parallel.ep=1"
-                )
-    if parallel.splits_backward:
-        raise ConfigError(
-            "model.experts counts load in one backward pass,"
-            f" pp_schedule={parallel.pp_schedule} takes two; use the schedule 1f1b or interleaved"
-        )

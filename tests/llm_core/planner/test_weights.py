@@ -30,7 +30,7 @@ from llm_core.planner.weights import (
     weights_outside,
 )
 from tests.support.distributed.alone import as_process
-from tests.support.distributed.cases import LAYOUTS, layout, layout_name
+from tests.support.distributed.cases import GRID_LAYOUTS, LAYOUTS, layout, layout_name
 from tests.support.distributed.problem import Problem
 
 
@@ -78,6 +78,17 @@ def test_every_process_of_a_layout_holds_the_predicted_bytes(parallel: ParallelC
         assert len(places) == parallel.num_processes
         for rank in {0, 1 % len(places), len(places) // 2, len(places) - 1}:
             assert state_bytes(model, optim, parallel, places[rank]) == held_bytes(
+                model, optim, parallel, rank
+            )
+
+
+@pytest.mark.parametrize("parallel", GRID_LAYOUTS, ids=layout_name)
+def test_every_process_of_a_grid_holds_the_predicted_bytes(parallel: ParallelConfig) -> None:
+    optim = OptimConfig(lr=1e-3)
+    for family in ("llama", "gpt2"):
+        model = Problem(family=family, tied=family == "llama").model()
+        for rank, place in enumerate(every_process(parallel)):
+            assert state_bytes(model, optim, parallel, place) == held_bytes(
                 model, optim, parallel, rank
             )
 

@@ -43,9 +43,11 @@ def layout_name(parallel: ParallelConfig) -> str:
         else []
     )
     overlap = "" if parallel.tp_overlap == "none" else f" {parallel.tp_overlap}"
+    grid = parallel.grid
+    parts += [f"tp{grid.side}x{grid.side}x{grid.depth} {grid.kind}"] if grid is not None else []
     parts += (
         [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}{overlap}"]
-        if parallel.tp > 1
+        if parallel.tp > 1 and grid is None
         else []
     )
     replicas = parallel.dp * parallel.cp
@@ -337,6 +339,41 @@ CODED = [
 ]
 """Layouts of an adapter beside a base in 4 bits."""
 MATRIX += CODED
+GRID_LAYOUTS = (
+    layout(4, "ddp", tp=4, tp_kind="2d"),
+    layout(8, "ddp", tp=4, tp_kind="2d"),
+    layout(8, "ddp", tp=8, tp_kind="2.5d", tp_depth=2),
+    layout(8, "ddp", tp=8, tp_kind="3d"),
+)
+GRIDS = [
+    dataclasses.replace(cases_of(parallel, [problem])[size], memory=memory)
+    for parallel in GRID_LAYOUTS
+    for problem, size, memory in (
+        (Problem(), 0, NO_SAVINGS),
+        (Problem(tied=False, masks="idle", packed=True), -1, NO_SAVINGS),
+        (Problem(family="gpt2", tied=False, packed=True), 0, MemoryConfig(recompute="full")),
+        (Problem(family="qwen3", vocab=64, z_loss=0.1), -1, MemoryConfig(recompute="full")),
+        (Problem(family="qwen2", optim="lion", ema=0.5, masks="empty"), 0, NO_SAVINGS),
+        (Problem(state_in="disk"), 0, MemoryConfig("every", loss_chunk_tokens=5)),
+        (Problem(frozen=FROZEN[0].frozen, tied=False, optim="sgd"), -1, NO_SAVINGS),
+        (Problem(dtype="fp32"), 0, NO_SAVINGS),
+        (Problem(dtype="bf16", packed=True), 0, NO_SAVINGS),
+        (Problem(dtype="fp16"), 0, NO_SAVINGS),
+    )
+]
+"""Grids of tensor ranks with families, optimizers, number formats and savings by pairs."""
+MATRIX += GRIDS
+GRID_CROSS = [
+    pair
+    for grid in GRID_LAYOUTS
+    for pair in (
+        (grid, LAYOUTS[0]),
+        (LAYOUTS[0], grid),
+        (layout(grid.num_processes, "fsdp", tp=2), grid),
+        (grid, layout(grid.num_processes, "zero1", tp=2)),
+    )
+]
+"""Who saves, who loads."""
 HALF_BASE = Problem(adapter="lora", base_dtype="bf16", dtype="bf16", layers=4)
 ADAPTED_CROSS = [
     (problem, one, into)

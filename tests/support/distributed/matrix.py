@@ -103,6 +103,7 @@ def whole_matrix() -> list[Run]:
         Run(Case(one, Problem(family="glm4_moe", layers=4), 1), into)
         for one, into in cases.SENT_CROSS
     ]
+    exchanges += [Run(Case(one, Problem(), 2), into) for one, into in cases.GRID_CROSS]
     alone = cases.MATRIX + cases.SINGLES + cases.LARGE + cases.ROUGH + cases.SHORT
     return [Run(case) for case in alone] + exchanges
 
