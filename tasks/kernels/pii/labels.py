@@ -154,7 +154,9 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
             break
         # Digits and signs between numbers end no word.
         found = _word_that_ends(v, lo, p) & _CLASS if role & _ENDS else 0
-        if found == NUMBER:
+        if found > 0 and p < i and _is_in_a_name(v, i, p, found):
+            pass
+        elif found == NUMBER:
             # Behind another number it says nothing of this one.
             numbered_at = chars if numbered_at < 0 and not digits else numbered_at
             if _names_something(v, lo, p):
@@ -246,6 +248,16 @@ def _names_something(v: np.ndarray, lo: int, end: int) -> bool:
     if first == stop or stop == start or _word_that_ends(v, lo, stop) & _CLASS > 0:
         return False
     return not contains(_SAY_NOTHING, pack(v, first, stop))
+
+
+@inner
+def _is_in_a_name(v: np.ndarray, i: int, end: int, found: int) -> bool:
+    """Whether a word before the number at i is part of a name of code: number_fields, number.987
+    or zap.c."""
+    if v[end] == 46:
+        extension = end + 2 < i and is_any(v[end + 1], ALPHA) and not is_any(v[end + 2], ALNUM)
+        return (extension and v[end + 2] != 46) or (found == NUMBER and end + 1 == i)
+    return found == NUMBER and v[end] == 95
 
 
 @inner

@@ -42,14 +42,18 @@ from tasks.kernels.pii.number_rows import (
     are_years,
     counts_up,
     ends_in_a_note,
+    goes_on_in_pairs,
     holds_a_date,
     holds_a_negative,
     is_a_row_of_digits,
     is_behind_a_decimal,
+    is_behind_a_dump,
     is_cut_from_a_date,
     is_date,
     is_in_a_dump,
+    is_range,
     is_version,
+    repeats,
 )
 from tasks.kernels.pii.shapes import SIZE_BITS, shape_of
 
@@ -72,6 +76,7 @@ _MOBILE_SHAPES = np.array(
 )
 _JOINS = np.frombuffer(b"#$%&=?@^\\_~", np.uint8).astype(np.uint64)
 """What joins a number to a longer name."""
+_CODE_SIGNS = np.frombuffer(b"\t/;[\\]{|}", np.uint8).astype(np.uint64)
 _LAST_SIZE = (1 << SIZE_BITS) - 1
 _YEARS_SIZES = (1 << 2 * SIZE_BITS) - 1
 _ZIP, _SOCIAL_SECURITY = shape_of(5, 4), shape_of(3, 2, 4)
@@ -172,10 +177,15 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     if is_cut_from_a_date(v, hi, groups, k) or is_behind_a_decimal(v, groups, k):
         return 0
     last = shape & _LAST_SIZE
-    if k > 0 and signs & BLANK != 0 and is_in_a_dump(v, hi, end, last):
+    plain = k == 0 or shape == _LOCAL_SHAPES[1]
+    if is_range(v, groups, k) or (plain and _is_a_field(v, lo, hi, start, end, digits)):
         return 0
-    # 01123965-Tube is a name.
-    if k == 0 and digits <= 8 and end + 1 < hi and v[end] == 45 and is_any(v[end + 1], ALPHA):
+    if k > 0 and signs & BLANK != 0:
+        labelled = label in (NAME, CALL) and not crossed
+        pairs = last == 2 and k > 2 and (is_behind_a_dump(v, lo, start) or goes_on_in_pairs(v, hi, end))
+        if pairs or is_in_a_dump(v, hi, end, last, labelled):
+            return 0
+    if k == 0 and digits <= 8 and _is_part_of_a_name(v, hi, end):
         return 0
     if k == 0 and digits == 8 and label in (NAME, CALL) and _is_next_field(v, lo, start, chars):
         return 0
@@ -183,11 +193,9 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         after = label_after(v, lo, hi, end)
         if after != NONE and after < OTHER:
             label, chars, crossed = after, 0, False
-    if label != NAME and (
-        holds_a_negative(v, groups, k)
-        or ends_in_a_note(v, i, start, groups, k)
-        or are_code_points(v, i, shape)
-    ):
+    if (label != NAME or digits < MIN_TOLD_DIGITS) and ends_in_a_note(v, i, start, groups, k):
+        return 0
+    if label != NAME and (holds_a_negative(v, groups, k) or are_code_points(v, i, shape)):
         return 0
     if label == NAME and chars <= NEAR_CHARS and not crossed and digits <= MAX_NATIONAL_DIGITS:
         local = False
@@ -213,7 +221,8 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     # 5344342.34 is a decimal, 12.780/2013 a law, 01 02 03 04 05 the beginning of a row.
     weak = weak and not (k == 1 and signs == DOT) and signs & (DOT | SLASH) != DOT | SLASH
     weak = weak and not _goes_on(v, hi, end, signs)
-    weak = weak and shape != _SOCIAL_SECURITY
+    weak = weak and shape != _SOCIAL_SECURITY and not repeats(v, i, groups, k)
+    weak = weak and not ((k == 0 or signs == BLANK) and _is_code_between(v, start, chars))
     # 210 461  68 1 is a row of numbers, where 040 3712345 0 is a telephone.
     weak = weak and not (k > 1 and last == 1 and shape >> SIZE_BITS & _LAST_SIZE < 4)
     if digits > 7 and near and (label == NAME or weak):
@@ -251,6 +260,43 @@ def _is_next_field(v: np.ndarray, lo: int, start: int, chars: int) -> bool:
 
 
 @inner
+def _is_a_field(v: np.ndarray, lo: int, hi: int, start: int, end: int, digits: int) -> bool:
+    """Whether a number of few digits stands between two tabs, or tabs indent it: in such rows the
+    word before it belongs to another number."""
+    if digits > 9 or start - 2 < lo or v[start - 1] != 9:
+        return False
+    indented = v[start - 2] == 10 or (v[start - 2] == 9 and start - 3 >= lo and v[start - 3] == 10)
+    return indented or (end < hi and v[end] == 9)
+
+
+@inner
+def _is_code_between(v: np.ndarray, start: int, chars: int) -> bool:
+    """Whether a sign of code or of a table stands between the word, at most so many bytes before,
+    and the number: call setline(1, '3234567890'), N ring ; B 48 568 225 776."""
+    for p in range(start - chars, start):
+        if contains(_CODE_SIGNS, np.uint64(v[p])):
+            return True
+        # A parenthesis after a name holds arguments.
+        if v[p] == 40 and (is_any(v[p - 1], ALNUM) or v[p - 1] == 95):
+            return True
+    return False
+
+
+@inner
+def _is_part_of_a_name(v: np.ndarray, hi: int, end: int) -> bool:
+    """Whether a hyphen joins a word to the digits before `end`, as in 01123965-Tube, and the word
+    has no number of its own, as in 98765432-Ext 12."""
+    if end + 1 >= hi or v[end] != 45 or not is_any(v[end + 1], ALPHA):
+        return False
+    p, limit = end + 1, min(hi - 2, end + 12)
+    while p < limit and is_any(v[p], ALPHA):
+        p += 1
+    while p < limit and (v[p] == 46 or v[p] == 58 or v[p] == 32):
+        p += 1
+    return not (is_any(v[p], DIGIT) and not is_any(v[p - 1], ALPHA))
+
+
+@inner
 def _is_escape(v: np.ndarray, hi: int, i: int) -> bool:
     """Whether the per cent sign at i begins a byte of a URL, as in tel=2125552368%20."""
     return i + 2 < hi and is_any(v[i + 1], HEX) and is_any(v[i + 2], HEX)
@@ -259,7 +305,7 @@ def _is_escape(v: np.ndarray, hi: int, i: int) -> bool:
 @inner
 def _is_cn_mobile(v, lo, hi, i, start, end, digits, shape, signs):  # type: ignore[no-untyped-def]
     """Whether these are the eleven digits of a mobile number of China, joined to no longer name."""
-    if digits != 11 or v[i] != 49 or v[i + 1] < 51 or signs & DOT != 0:
+    if digits != 11 or v[i] != 49 or v[i + 1] < 51 or signs & (DOT | SLASH) != 0:
         return False
     if start > lo and contains(_JOINS, np.uint64(v[start - 1])):
         return False

@@ -90,6 +90,10 @@ def test_words_behind_a_number_count_where_the_verb_comes_last(text) -> None:
         "phone DA 0004 0028 0000 5EB3; <compat> 0078 0069 0069; 353 405 -7620; 305-363 (1997)",
         "[(1501)-502(1502)-502]; fax 01123965-Tube; Citation Nr: 25000001",
         "The number is not in the block 987-65-4320",
+        "aa 3c 3f 01 00 00 00 00\n40: de 手机\t251658324\t100, Fax\n\t\t1522 4002 IQ",
+        "TELEPHONE 2610..2613; N ring 730 730 730; call setline(1, '3234567890')",
+        "number_fields/x\n3340568655 1196; Telemann, composer (1681-1767), HP:1234(1234)",
+        "CA\t+4906-11631\tAmerica/Creston, GG\t+492717-0023210\tEurope/Guernsey",
         "telefonia 85179010, 'cep': '83050580', NR:XXX 22.05.11/14.25",
     ],
 )
