@@ -45,6 +45,8 @@ be none of ASCII."""
 _IDLE_RANGES = (b"+-", b"/3", b"59")
 """(first, last) of bytes that are digits at most and have no other role on the walk. 4 is missing,
 since words end in it (ipv4)."""
+_IDLE_BEHIND_DIGITS = b" 4"
+"""Bytes that have no role behind a digit: no word ends in a digit and one of them."""
 _BETWEEN_WORDS = tuple(b" _-'\"[]")
 _FIRST_WITHIN_WORDS = "\u0590"
 """From Hebrew and Arabic on, scripts are searched without borders of words."""
@@ -86,6 +88,9 @@ def _trie() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                         meaning.append(0)
                     node = following[step]
                 meaning[node] = meaning[node] or code
+    for last in _IDLE_BEHIND_DIGITS:
+        node = following.get(last, -1)
+        assert not any(node << 8 | digit in following for digit in b"0123456789")
     roles = np.zeros(256, np.uint8)
     for last in range(256):
         folded = last | 32 if chr(last).isascii() and chr(last).isupper() else last
@@ -101,17 +106,19 @@ assert all(not (_ROLES[a : b + 1] & ~np.uint8(_IS_DIGIT)).any() for a, b in _IDL
 
 @intrinsic
 def _digits_and_idle(typing_context: Any, buf: Any, pos: Any) -> Any:
-    """Which of the 64 bytes at buf[pos] are digits, and which are idle, as bits."""
+    """Which of the 64 bytes at buf[pos] are digits, which are idle, and which are so behind digits,
+    as bits."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         blocks = Blocks(builder, *arguments)
         here = blocks.load(0)
         idle = blocks.any_of(*(blocks.within(here, *ends) for ends in _IDLE_RANGES))
         digits = blocks.within(here, ord("0"), ord("9"))
-        found = [blocks.bits(digits), blocks.bits(idle)]
+        behind = blocks.equal(here, *_IDLE_BEHIND_DIGITS)
+        found = [blocks.bits(digits), blocks.bits(idle), blocks.bits(behind)]
         return context.make_tuple(builder, signature.return_type, found)
 
-    return types.UniTuple(types.uint64, 2)(buf, types.int64), generate
+    return types.UniTuple(types.uint64, 3)(buf, types.int64), generate
 
 
 @intrinsic
@@ -133,7 +140,8 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
     p, chars, lines, crossed, numbered_at, digits = i, 0, 0, False, -1, False
     first, numeric, idle = i - BLOCK, np.uint64(0), np.uint64(0)
     if first >= 0:
-        numeric, idle = _digits_and_idle(v, first)
+        numeric, idle, behind = _digits_and_idle(v, first)
+        idle |= behind & numeric << np.uint64(1)
     while p > lo and chars < MAX_LABEL_CHARS:
         if p > first:
             # Pass the whole row of idle bytes at once.

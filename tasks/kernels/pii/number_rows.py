@@ -17,6 +17,7 @@ _DATE_SIZES = (1 << 3 * SIZE_BITS) - 1
 _CODE, _LAST_SIZE = shape_of(1, 4), (1 << SIZE_BITS) - 1
 _DAY_AND_FOUR, _FOURS = shape_of(2, 2, 4), shape_of(4, 4, 4)
 _DEGREES, _SECONDS = shape_of(4, 5), shape_of(6, 7)
+_PAIRS = shape_of(2, 2, 2, 2, 2)
 _MONTH, _MONTH_SIZES = shape_of(4, 2), (1 << 2 * SIZE_BITS) - 1
 
 
@@ -65,10 +66,15 @@ def is_cut_from_a_date(v: np.ndarray, hi: int, groups: np.ndarray, k: int) -> bo
 
 
 @inner
-def is_behind_a_decimal(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
-    """Whether all of it is a decimal and a short number: 176.222 499."""
-    dotted = k == 2 and v[groups[END]] == 46 and v[groups[END + 1]] == 32
-    return dotted and groups[SHAPE + k] & _LAST_SIZE < 4
+def holds_a_decimal(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
+    """Whether all of it is a decimal and a short number, or a number and a decimal of two places:
+    176.222 499, 5344 117.20."""
+    if k != 2:
+        return False
+    first, second, last = v[groups[END]], v[groups[END + 1]], groups[SHAPE + k] & _LAST_SIZE
+    return (first == 46 and second == 32 and last < 4) or (
+        first == 32 and second == 46 and last < 3
+    )
 
 
 @inner
@@ -124,6 +130,26 @@ def ends_in_a_note(v: np.ndarray, i: int, start: int, groups: np.ndarray, k: int
     opened = groups[END + k] - (groups[SHAPE + k] & _LAST_SIZE) - 1
     few = groups[DIGITS + k] < 9
     return k > 0 and v[opened] == 40 and (v[opened - 1] == 32 or start < i or few)
+
+
+@inner
+def is_mostly_zeros(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
+    """Whether three of five pairs are zeros, as in dumps: 09 00 00 00 00."""
+    if groups[SHAPE + k] != _PAIRS:
+        return False
+    zeros = 0
+    for n in range(k + 1):
+        zeros += v[groups[END + n] - 1] == 48 and v[groups[END + n] - 2] == 48
+    return zeros > 2
+
+
+@inner
+def is_a_limit(v: np.ndarray, i: int, end: int) -> bool:
+    """Whether this is one of the largest integers of 32 bits, or one more."""
+    if end - i != 10:
+        return False
+    value = value_of(v, i, end)
+    return 2**31 - 1 <= value <= 2**31 or 2**32 - 1 <= value <= 2**32
 
 
 @inner
