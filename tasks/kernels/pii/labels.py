@@ -263,8 +263,9 @@ def _is_in_a_name(v: np.ndarray, i: int, end: int, found: int) -> bool:
     """Whether a word before the number at i is part of a name of code: number_fields, number.987
     or zap.c."""
     if v[end] == 46:
-        extension = end + 2 < i and is_any(v[end + 1], ALPHA) and not is_any(v[end + 2], ALNUM)
-        return (extension and v[end + 2] != 46) or (found == NUMBER and end + 1 == i)
+        ends = end + 2 < i and v[end + 2] < 0x80 and v[end + 2] != 46
+        extension = ends and is_any(v[end + 1], ALPHA) and not is_any(v[end + 2], ALNUM)
+        return extension or (found == NUMBER and end + 1 == i)
     return found == NUMBER and v[end] == 95
 
 

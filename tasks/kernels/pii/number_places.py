@@ -10,7 +10,7 @@ from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, i
 
 MAX_TABLE_LINE, MAX_FIELD_BYTES = 48, 24
 """How far the line before, and the field before, are read back."""
-_CODE_SIGNS = np.frombuffer(b"\t/;[\\]{|}", np.uint8).astype(np.uint64)
+_CODE_SIGNS = np.frombuffer(b";[]{}", np.uint8).astype(np.uint64)
 
 
 @inner
@@ -61,9 +61,11 @@ def is_a_line_of_a_table(v: np.ndarray, lo: int, hi: int, start: int, end: int) 
 
 
 @inner
-def is_code_between(v: np.ndarray, start: int, chars: int) -> bool:
-    """Whether a sign of code or of a table stands between the word, at most so many bytes before,
-    and the number: call setline(1, '3234567890'), N ring ; B 48 568 225 776."""
+def is_code_between(v: np.ndarray, hi: int, start: int, end: int, chars: int) -> bool:
+    """Whether a sign of code stands between the word, at most so many bytes before, and the number,
+    or tabs on both sides of it: call setline(1, '3234567890'), N ring ; B 48 568 225 776."""
+    if end < hi and v[end] == 9 and chars > 0 and v[start - 1] == 9:
+        return True
     for p in range(start - chars, start):
         if contains(_CODE_SIGNS, np.uint64(v[p])):
             return True

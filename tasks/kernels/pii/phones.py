@@ -244,7 +244,9 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     weak = weak and not (k == 1 and signs == DOT) and signs & (DOT | SLASH) != DOT | SLASH
     weak = weak and not _goes_on(v, hi, end, signs)
     weak = weak and shape != _SOCIAL_SECURITY and not repeats(v, i, groups, k)
-    weak = weak and not (signs & ~(BLANK | SLASH) == 0 and is_code_between(v, start, chars))
+    weak = weak and not (
+        signs & ~(BLANK | SLASH) == 0 and is_code_between(v, hi, start, end, chars)
+    )
     # 210 461  68 1 is a row of numbers, where 040 3712345 0 is a telephone.
     weak = weak and not (k > 1 and last == 1 and shape >> SIZE_BITS & _LAST_SIZE < 4)
     if digits > 7 and near and (label == NAME or weak):
