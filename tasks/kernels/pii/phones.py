@@ -195,7 +195,7 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     if is_range(v, groups, k) or (plain and is_a_field(v, lo, hi, start, end, digits)):
         return 0
     if k > 0 and signs & BLANK != 0:
-        labelled = label in (NAME, CALL) and not crossed
+        labelled = label == NAME or (label == CALL and not crossed)
         pairs = (
             last == 2 and k > 2 and (is_behind_a_dump(v, lo, start) or goes_on_in_pairs(v, hi, end))
         )

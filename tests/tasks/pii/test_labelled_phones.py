@@ -55,7 +55,7 @@ from tasks.pii.spans import find_spans
         ),
         (
             "Tél. 01 23 45 67 89 06 12 34 56 78\n212 555 2368\nmy number (home): 212 555 2369",
-            "Tél. <PHONE> 06 12 34 56 78\n<PHONE>\nmy number (home): <PHONE>",
+            "Tél. <PHONE> <PHONE>\n<PHONE>\nmy number (home): <PHONE>",
         ),
     ],
 )
