@@ -175,7 +175,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             )
             layout, optimizer, start, outer = resume(config, workdir, ranks, saved, metrics)
             if outer is not None:
-                start = logs.enter_context(outer.attended(start))
+                start = logs.enter_context(outer.attended(start, identity, stop))
             if ranks.is_first:
                 timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
 
@@ -282,7 +282,7 @@ def resume(
         trains=partial(trains, config),
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
-    outer = make_outer(config.parallel.outer, layout)
+    outer = make_outer(config.parallel, layout)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
     if has_frozen:  # which are in no checkpoint
         fill(layout, config)
