@@ -104,7 +104,8 @@ def build_layout(
         laid_out = _replicate(model, ranks)
     layout = Layout(laid_out, pipeline, context, tensor, ranks.weights, parallel.kind, reduction)
     if reduction is not None:
-        layout.counts["compression.steps"] = reduction.steps
+        found = reduction.counts.items()
+        layout.counts.update({f"compression.{name}": count for name, count in found})
     if fill:
         initialize(layout, compute.seed)
     return layout
