@@ -132,7 +132,8 @@ def build_layout(
     mesh, kind = ranks.weights, parallel.kind
     layout = Layout(laid_out, pipeline, context, tensor, mesh, kind, reduction, resting, copies)
     if reduction is not None:
-        layout.counts["compression.steps"] = reduction.steps
+        found = reduction.counts.items()
+        layout.counts.update({f"compression.{name}": count for name, count in found})
     if fill:
         initialize(layout, compute.seed)
     return layout

@@ -66,10 +66,7 @@ def gradient_norm(layout: Layout) -> Tensor:
             dist.all_reduce(by_tensor[1], group=group)
     total = by_tensor.sum()
     if layout.reduction is not None and layout.reduction.leaves_gradients:
-        # Of gradients g on n processes: sqrt(n * sum of |g|^2), which is no less than the norm of
-        # their sum, and the same on all.
-        layout.reduction.wire.sum([total])
-        total *= layout.reduction.wire.size
+        total = layout.reduction.expected_squares(total)
     if pipeline is not None:
         dist.all_reduce(total, group=pipeline.group)
     # That of trained weights: gradients may have 16 bits, and so may what is frozen.

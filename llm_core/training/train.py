@@ -178,7 +178,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             layout, optimizer, start, outer = resume(config, workdir, ranks, saved, metrics, pairs)
             validation = validation if pairs is None else pairs.validation
             if outer is not None:
-                start = logs.enter_context(outer.attended(start))
+                start = logs.enter_context(outer.attended(start, identity, stop))
             if ranks.is_first:
                 timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
 
@@ -287,7 +287,7 @@ def resume(
         scratch=config.optim.state_folder or workdir,
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
-    outer = make_outer(config.parallel.outer, layout)
+    outer = make_outer(config.parallel, layout)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
     lacks_references = pairs is not None and not pairs.is_kept
     if has_frozen or lacks_references:  # frozen weights are in no checkpoint
