@@ -8,20 +8,11 @@ import pytest
 
 from llm_core.memory.config import MemoryConfig
 from tests.support.distributed.cases import (
-    ADAPTED,
-    ADAPTED_CROSS,
-    CODED,
     COPIED_KEYS,
-    DECOMPOSED,
-    EXPERTS,
     FROZEN,
     GRID_CROSS,
     GRIDS,
     LAYOUTS,
-    NOISY,
-    PAIRS,
-    SENT,
-    SENT_CROSS,
     Case,
     layout,
     micro_sizes,
@@ -30,6 +21,17 @@ from tests.support.distributed.cases import (
 from tests.support.distributed.matrix import Run, failures, from_plain, to_plain, whole_matrix
 from tests.support.distributed.problem import Problem
 from tests.support.distributed.processes import run_program
+from tests.support.distributed.trained_cases import (
+    ADAPTED,
+    ADAPTED_CROSS,
+    CODED,
+    DECOMPOSED,
+    EXPERTS,
+    NOISY,
+    PAIRS,
+    SENT,
+    SENT_CROSS,
+)
 
 IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
