@@ -46,6 +46,7 @@ from llm_core.parallel.pipelining.pipeline import Pipeline
 from llm_core.parallel.pipelining.stages import split_model
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.sequence.context import Context
+from llm_core.parallel.servers.shares import Servers
 from llm_core.parallel.tensor import TensorShards
 from llm_core.parallel.weights import initialize
 from llm_core.private_folder import keep_compiled_code_private
@@ -95,14 +96,18 @@ def build_layout(
         context.apply(model)
     _choose_kernels(model, parallel, compute, ranks)
     laid_out: nn.Module = model
-    pipeline = reduction = None
+    pipeline = reduction = servers = None
     if plan is not None:
         pipeline = _pipeline(model, parts, plan, parallel, compute.dtype, ranks)
     elif parallel.compress != "none":
         reduction = _reduction(model, parallel, ranks)
     elif parallel.kind == "ddp":
         laid_out = _replicate(model, ranks)
-    layout = Layout(laid_out, pipeline, context, tensor, ranks.weights, parallel.kind, reduction)
+    elif parallel.kind == "server" and ranks.weights is not None:
+        servers = Servers(model, ranks.weights.get_group("dp_shard"), parallel.servers)
+    layout = Layout(
+        laid_out, pipeline, context, tensor, ranks.weights, parallel.kind, reduction, servers
+    )
     if reduction is not None:
         layout.counts["compression.steps"] = reduction.steps
     if fill:

@@ -19,10 +19,12 @@ from llm_core.parallel.tensor import cut_dim
 
 
 def finish_gradients(layout: Layout) -> None:
-    """Sum what backward has not: gradients that go in fewer bytes, and those of whole weights,
-    which each tensor rank has for its own tokens or heads only."""
+    """Sum what backward has not: gradients that go in fewer bytes or to servers, and those of whole
+    weights, which each tensor rank has for its own tokens or heads only."""
     if layout.reduction is not None:
         layout.reduction.reduce(layout.model)
+    if layout.servers is not None:
+        layout.servers.push()
     tensor = layout.tensor
     if tensor is None:
         return
@@ -66,6 +68,8 @@ def gradient_norm(layout: Layout) -> Tensor:
         total *= layout.reduction.wire.size
     if pipeline is not None:
         dist.all_reduce(total, group=pipeline.group)
+    if layout.servers is not None:
+        dist.all_reduce(total, group=layout.servers.group)
     # That of trained weights: gradients may have 16 bits, and so may what is frozen.
     weights = list(model.parameters())
     kept = next((weight for weight in weights if weight.requires_grad), weights[0])

@@ -15,6 +15,7 @@ from llm_core.parallel.compression.reduction import Reduction
 from llm_core.parallel.config import Kind
 from llm_core.parallel.pipelining.pipeline import Pipeline
 from llm_core.parallel.sequence.context import Context
+from llm_core.parallel.servers.shares import Servers
 from llm_core.parallel.tensor import TensorShards
 
 
@@ -32,6 +33,8 @@ class Layout:
     """What data-parallel processes share (`ParallelConfig.kind`)."""
     reduction: Reduction | None = None
     """How gradients are summed in fewer bytes; None: they are summed as they are."""
+    servers: Servers | None = None
+    """Which process updates which weight; None: none has weights of its own to update."""
     counts: dict[str, Tensor] = field(default_factory=dict)
     """What checkpoints hold besides weights and the optimizer's state, the same on all processes,
     by name."""

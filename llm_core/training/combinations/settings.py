@@ -12,6 +12,7 @@ from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations.adapter import check_adapter
+from llm_core.training.combinations.servers import check_servers
 from llm_core.training.config import TrainConfig
 
 
@@ -60,8 +61,9 @@ def check_settings(
 
 
 def check_compression(optim: OptimConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
-    """Whether gradients can be summed in fewer bytes, or runs meet, where that is asked for. Raises
-    ConfigError."""
+    """Whether gradients can be summed in fewer bytes or by servers, or runs meet, where that is
+    asked for. Raises ConfigError."""
+    check_servers(optim, train, parallel)
     outer = parallel.outer
     if outer.kind != "none":
         if train.num_steps % outer.steps:
@@ -277,6 +279,7 @@ def check_experts(
     values = (
         ("adapter.kind", kind, "none"),
         ("optim.kind", optimizer, "adamw" if optimizer in ("adafactor", "lamb") else optimizer),
+        ("parallel.kind", parallel.kind, "ddp" if parallel.kind == "server" else parallel.kind),
         ("parallel.compress", compress, compress if compress != "powersgd" else "int8"),
         ("parallel.tp_overlap", parallel.tp_overlap, "none"),
         ("memory.ffn_tiles", memory.ffn_tiles, 1),

@@ -84,7 +84,7 @@ def whole_matrix() -> list[Run]:
     ]
     exchanges = [
         Run(Case(one, Problem(tied=tied, layers=cases.layers_for(one, into)), 1), into)
-        for one, into in pairs + cases.CROSS
+        for one, into in pairs + cases.CROSS + cases.SERVED_CROSS
         for tied in (True, False)
     ]
     exchanges += [
