@@ -118,12 +118,11 @@ class Trainer:
                     continue
             if self.rollback and self._is_point(step):
                 self.rollback.points.save(step, self.layout, self.optimizer)
-            every = train.keep_models_every
-            keeps = self.keep_model is not None and every > 0 and step % every == 0
-            if self._worker and (saves or keeps or self._validates_at(step)):
+            if self._worker and (saves or self._shows_weights_at(step)):
                 stop = self._worker.meet() or stop
             stop = stop or not self._validate_if_due(step)
-            if self.keep_model and keeps:
+            every = train.keep_models_every
+            if self.keep_model and every and step % every == 0:
                 # Before the checkpoint of this step, so that a run that resumes there has it.
                 self.keep_model(step)
                 self.clock.restart()
@@ -229,6 +228,10 @@ class Trainer:
     def _validates_at(self, step: int) -> bool:
         every = self.config.train.validate_every
         return step == self.config.train.num_steps or (every > 0 and step > 0 and step % every == 0)
+
+    def _shows_weights_at(self, step: int) -> bool:
+        every = self.config.train.keep_models_every
+        return self._validates_at(step) or (every > 0 and step % every == 0)
 
     def _validate_if_due(self, step: int) -> bool:
         """Validate if due and not yet done; False when a stop was asked for meanwhile."""
