@@ -48,6 +48,7 @@ def check(folder: Path) -> None:
     ):
         found["losses"][name] = learn(parallel, folder)
     found["stopped_at"] = stop(folder)
+    found["bytes"] = [count(servers, folder) for servers in (0, 1)]
     if dist.get_rank() == 0:
         (folder / "found.json").write_text(json.dumps(found), "utf-8")
 
@@ -132,6 +133,18 @@ def held_out(trainer: Trainer) -> float:
         losses = token_losses(trainer.layout, ids, targets, {})
     assert losses is not None
     return float(losses.mean())
+
+
+def count(servers: int, folder: Path) -> dict[str, Any]:
+    """Bytes of the weights that each process serves, and of what it sends in a step of all."""
+    trainer = trainer_of(layout(WORLD, "server", servers=servers), folder)
+    trainer.train_step(0, LR)
+    assert trainer.layout.servers is not None
+    served = [w for w in trainer.layout.bare.parameters() if trainer.layout.servers.serves(w)]
+    return {
+        "served": everyone(sum(w.nbytes for w in served)),
+        "sent": everyone(trainer.layout.servers.sent_bytes),
+    }
 
 
 def stop(folder: Path) -> list[int]:
