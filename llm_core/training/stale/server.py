@@ -20,17 +20,25 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.servers.shares import joined, pieces_of
 
 FACTS, GRADIENT, WEIGHTS = 1, 2, 3
 NUM_FACTS = 6
 LEAVES = -1.0
+
+
+class Updates(Protocol):
+    """What a server asks of an optimizer."""
+
+    def step(self, lr: float, loss: Tensor, norm: Tensor, num_targets: Tensor) -> Tensor: ...
+
+    def zero_grad(self) -> None: ...
 
 
 class Server:
@@ -43,7 +51,7 @@ class Server:
     def __init__(
         self,
         weights: Sequence[nn.Parameter],
-        optimizer: Optimizer,
+        optimizer: Updates,
         group: dist.ProcessGroup,
         staleness: int,
         timeout_s: float,
