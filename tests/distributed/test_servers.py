@@ -144,7 +144,8 @@ def test_a_run_that_is_stopped_and_loses_a_server_finishes(tmp_path: Path, stale
     rows = read_rows(tmp_path / "metrics.jsonl")
     steps = [row["step"] for row in rows if "train_loss" in row]
     assert steps == list(range(1, 81))
-    assert {"preempted", "resumed", "died"} <= {row.get("event") for row in rows}
+    assert {"preempted", "resumed"} <= {row.get("event") for row in rows}
+    assert b"exitcode: -9" in (tmp_path / "log").read_bytes()
     if staleness == 0:
         whole = tmp_path / "whole"
         whole.mkdir()
