@@ -20,7 +20,7 @@ from llm_core.optim.guard import Guard
 from llm_core.optim.lamb import Lamb
 from llm_core.optim.lion import Lion
 from llm_core.optim.loss_scale import LossScaler
-from llm_core.optim.method import Method
+from llm_core.optim.method import Elsewhere, Method
 from llm_core.optim.muon import Muon, is_hidden_matrix
 from llm_core.optim.offload import offloaded
 from llm_core.optim.optimizer import Optimizer
@@ -49,6 +49,10 @@ def build_optimizer(
     scaler = LossScaler(config.loss_scale, layout.device) if dtype == "fp16" else None
 
     def in_place(make: Callable[[list[Piece]], list[Method]]) -> list[Method]:
+        if (servers := layout.servers) is not None:
+            served = [piece for piece in pieces if servers.serves(piece.weight)]
+            rest = [piece for piece in pieces if not servers.serves(piece.weight)]
+            return [*make(served), *map(Elsewhere, make(rest))]
         if config.state_in == "device" or not pieces:
             return make(pieces)
         return [offloaded(pieces, lambda some: make(some)[0], config, scratch, layout.resting)]
@@ -58,7 +62,8 @@ def build_optimizer(
         methods += in_place(lambda some: [Average(some, ema)])
     if layout.reduction is not None:
         methods.append(Feedback(layout, pieces, layout.reduction))
-    return Optimizer(weights, methods, config.clip_norm, guard, scaler, _balance(layout, ema))
+    balance, servers = _balance(layout, ema), layout.servers
+    return Optimizer(weights, methods, config.clip_norm, guard, scaler, balance, servers)
 
 
 def _balance(layout: Layout, ema: float) -> Balance | None:

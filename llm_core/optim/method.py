@@ -73,3 +73,17 @@ class Method(Protocol):
 
     def states(self) -> Iterator[State]:
         """All that must be saved."""
+
+
+class Elsewhere:
+    """The state of weights that other processes update, as it is saved: a rule that updates
+    nothing."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+
+    def update(self, step: Update) -> None:
+        pass
+
+    def states(self) -> Iterator[State]:
+        return self._method.states()

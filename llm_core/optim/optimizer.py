@@ -19,6 +19,7 @@ from llm_core.optim.guard import NO_TARGETS, NOT_FINITE, OVERFLOW, UPDATED, Guar
 from llm_core.optim.loss_scale import LossScaler
 from llm_core.optim.method import AVERAGE, Method, State, Update
 from llm_core.parallel.places import local
+from llm_core.parallel.servers.shares import Servers
 
 NORM_EPS = 1e-6
 """Added to the norm before it is compared, as in torch.nn.utils.clip_grad_norm_."""
@@ -35,10 +36,13 @@ class Optimizer:
         guard: Guard,
         scaler: LossScaler | None = None,
         balance: Balance | None = None,
+        servers: Servers | None = None,
     ) -> None:
-        """balance: of experts by a bias; None: there is none."""
+        """balance: of experts by a bias; None: there is none. servers: which process updates which
+        weight; None: every process updates all that it has."""
         self._weights, self.methods, self._clip_norm = list(weights), methods, clip_norm
         self.guard, self.scaler, self._balance = guard, scaler, balance
+        self._servers = servers
         self.num_updates = torch.zeros((), dtype=torch.float64, device=guard.device)
         self._gradient_bytes = 0
 
@@ -90,6 +94,7 @@ class Optimizer:
     def averaged(self) -> Iterator[None]:
         """Within, weights are their averages, if there are any. Every process must enter it, and
         between steps; it waits for the device."""
+        self._receive()
         # Before the first update there is nothing to average.
         own = [state for state in self.states() if state.kind == AVERAGE and self.num_updates > 0]
         self._exchange(own)
@@ -137,7 +142,9 @@ class Optimizer:
         return [state for method in self.methods for state in method.states()]
 
     def state_views(self) -> dict[str, Tensor]:
-        """All state by names that no layout changes, as parts of whole tensors to read into."""
+        """All state by names that no layout changes, as parts of whole tensors to read into. With
+        servers every process must call it: each receives what the others have updated."""
+        self._receive()
         views = {"optimizer.num_updates": self.num_updates}
         views |= {f"guard.{name}": tensor for name, tensor in self.guard.state.items()}
         if self.scaler is not None:
@@ -148,6 +155,26 @@ class Optimizer:
                 f"optimizer.{state.weight.name}.{state.kind}", state.place.view(state.piece)
             )
         return views
+
+    def _receive(self) -> None:
+        if self._servers is None:
+            return
+        of_dtype: dict[torch.dtype, list[list[Tensor]]] = {}
+        for weight, tensor in self._served():
+            parts = of_dtype.setdefault(tensor.dtype, [[] for _ in range(self._servers.size)])
+            parts[0 if weight is None else self._servers.owner(weight)].append(tensor)
+        for parts in of_dtype.values():
+            self._servers.spread(parts)
+
+    def _served(self) -> Iterator[tuple[nn.Parameter | None, Tensor]]:
+        """(weight, state of it); what belongs to no weight is that of the first process."""
+        yield None, self.num_updates
+        for tensor in self.guard.state.values():
+            yield None, tensor
+        for state in self.states():
+            weight = getattr(state.weight, "weight", None)
+            assert isinstance(weight, nn.Parameter)
+            yield weight, state.piece
 
     def fill_copies(self) -> None:
         """After reading into `state_views`: fill second copies of tied weights from the first."""

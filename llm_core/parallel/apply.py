@@ -52,6 +52,7 @@ from llm_core.parallel.pipelining.pipeline import Pipeline
 from llm_core.parallel.pipelining.stages import split_model
 from llm_core.parallel.ranks import Ranks
 from llm_core.parallel.sequence.context import Context
+from llm_core.parallel.servers.shares import Servers
 from llm_core.parallel.tensor import TensorShards
 from llm_core.parallel.weights import initialize
 from llm_core.private_folder import keep_compiled_code_private
@@ -118,19 +119,23 @@ def build_layout(
         context.apply(model)
     _choose_kernels(model, parallel, compute, ranks)
     laid_out: nn.Module = model
-    pipeline = reduction = None
+    pipeline = reduction = servers = None
     if plan is not None:
         pipeline = _pipeline(model, parts, plan, parallel, compute.dtype, ranks)
     elif parallel.compress != "none":
         reduction = _reduction(model, parallel, ranks)
     elif parallel.kind == "ddp":
         laid_out = _replicate(model, ranks)
+    elif parallel.kind == "server" and ranks.weights is not None:
+        servers = Servers(model, ranks.weights.get_group("dp_shard"), parallel.servers)
     copies = None
     if parallel.ep > 1 and parallel.kind == "hsdp":
         assert ranks.weights is not None
         copies = ranks.weights.get_group("dp_replicate")
     mesh, kind = ranks.weights, parallel.kind
-    layout = Layout(laid_out, pipeline, context, tensor, mesh, kind, reduction, resting, copies)
+    layout = Layout(
+        laid_out, pipeline, context, tensor, mesh, kind, reduction, resting, copies, servers
+    )
     if reduction is not None:
         found = reduction.counts.items()
         layout.counts.update({f"compression.{name}": count for name, count in found})

@@ -18,7 +18,7 @@ from llm_core.parallel.degrees import (
 from llm_core.parallel.grid.shape import GridShape, TensorKind, grid_of
 from llm_core.parallel.outer import OuterConfig
 
-Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "auto"]
+Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "server", "auto"]
 Compression = Literal["none", "int8", "fp8", "powersgd", "onebit"]
 SPLIT_BACKWARD: tuple[Schedule, ...] = ("zero_bubble", "zero_bubble_v", "dualpipe_v")
 
@@ -33,8 +33,8 @@ class ParallelConfig:
     zero1: weights and optimizer state are sharded, but for a copy of the weights in train.dtype and
     the sum of gradients during a step. zero2: gradients are sharded too. fsdp: also the copy,
     gathered one block at a time (ZeRO-3). hsdp: fsdp within groups of dp_shard, replicated over the
-    groups. auto: the planner chooses degrees, kind, micro batch and
-    recomputation for the devices of `hardware`."""
+    groups. server: a parameter server, for teaching, on CPUs. auto: the planner chooses degrees,
+    kind, micro batch and recomputation for the devices of `hardware`."""
     num_processes: int = 1
     """Processes of the run, one per GPU: pp x cp x tp x the data-parallel degree, which takes what
     the others leave. They run on one machine, or on the nodes of cluster.num_nodes."""
@@ -106,6 +106,13 @@ class ParallelConfig:
     compress_rank: int = 4
     """Columns of the two thin matrices of powersgd."""
 
+    servers: int = 0
+    """Of kind=server: processes that keep and update weights, each its part, and train as well. 0:
+    all of them."""
+    staleness: int = 0
+    """Of kind=server: steps that a worker may be ahead of the slowest one. 0: all wait for each
+    other and the result is that of ddp. Otherwise servers update with each worker's gradient as it
+    comes, which was taken of older weights (Ho et al., 2013); the result depends on the timing."""
     outer: OuterConfig = field(default_factory=OuterConfig)
 
     def __post_init__(self) -> None:
@@ -163,6 +170,7 @@ class ParallelConfig:
                 f" {self.kind}; set parallel=none, or outer.kind=none"
             )
         self._check_compression()
+        self._check_servers()
         if self.backend == "nccl" and self.device == "cpu":
             raise ConfigError(
                 "backend (nccl) moves GPU memory only, device is cpu; set backend=gloo or auto"
@@ -185,12 +193,35 @@ class ParallelConfig:
                 " compress=none"
             )
 
+    def _check_servers(self) -> None:
+        check_bounds(self, servers=(0, None), staleness=(0, None))
+        if self.kind != "server":
+            if self.servers or self.staleness:
+                raise ConfigError(
+                    f"servers ({self.servers}) and staleness ({self.staleness}) belong to"
+                    f" kind=server, kind is {self.kind}; set them 0"
+                )
+            return
+        if self.device != "cpu" or self.pp * self.cp * self.tp > 1:
+            raise ConfigError(
+                "kind (server) sends whole weights between main memories, device is"
+                f" {self.device} with pp {self.pp}, cp {self.cp}, tp {self.tp}; set"
+                " parallel.device=cpu with pp, cp and tp 1, or parallel=ddp"
+            )
+        if self.servers > self.num_processes:
+            raise ConfigError(
+                f"servers ({self.servers}) must be processes of the run, num_processes is"
+                f" {self.num_processes}; set servers=0, so that all serve"
+            )
+
     @property
     def decides(self) -> dict[str, Any]:
         """The settings that change a run's result, and so belong in its key: none for layouts that
         compute what one process would."""
         if outer := self.outer.decides:
             return {"outer": outer}
+        if self.staleness:
+            return {name: getattr(self, name) for name in ("kind", "staleness", "num_processes")}
         if self.compress == "none":
             return {}
         names = ["compress", "compress_warmup_steps", "num_processes"]
@@ -207,6 +238,11 @@ class ParallelConfig:
         """Whether sharded weights are whole, in the dtype of training, all through a step."""
         # Gathered again for each micro batch of a pipeline they would cost more than they save.
         return self.shards_weights and (self.kind in ("zero1", "zero2") or self.pp > 1)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether workers go on with weights that others have not updated yet."""
+        return self.kind == "server" and self.staleness > 0
 
     @property
     def splits_backward(self) -> bool:

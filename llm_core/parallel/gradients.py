@@ -19,11 +19,13 @@ from llm_core.parallel.square_sums import square_sum
 
 
 def finish_gradients(layout: Layout) -> None:
-    """Sum what backward has not: gradients that go in fewer bytes, those of experts between the
-    groups that hold copies of them, and those of whole weights, which each tensor rank has for its
-    own tokens or heads only."""
+    """Sum what backward has not: gradients that go in fewer bytes or to servers, those of experts
+    between the groups that hold copies of them, and those of whole weights, which each tensor rank
+    has for its own tokens or heads only."""
     if layout.reduction is not None:
         layout.reduction.reduce(layout.model)
+    if layout.servers is not None:
+        layout.servers.push()
     if layout.expert_copies is not None:
         stacked = [each for layer in sparse_layers(layout.bare) for each in layer.experts.stacked]
         found = [local(each.weight.grad) for each in stacked if each.weight.grad is not None]
@@ -69,6 +71,8 @@ def gradient_norm(layout: Layout) -> Tensor:
         total = layout.reduction.expected_squares(total)
     if pipeline is not None:
         dist.all_reduce(total, group=pipeline.group)
+    if layout.servers is not None:
+        dist.all_reduce(total, group=layout.servers.group)
     # That of trained weights: gradients may have 16 bits, and so may what is frozen.
     weights = list(model.parameters())
     kept = next((weight for weight in weights if weight.requires_grad), weights[0])

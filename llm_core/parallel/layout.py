@@ -18,6 +18,7 @@ from llm_core.parallel.config import Kind
 from llm_core.parallel.grid.shards import GridShards
 from llm_core.parallel.pipelining.pipeline import Pipeline
 from llm_core.parallel.sequence.context import Context
+from llm_core.parallel.servers.shares import Servers
 from llm_core.parallel.tensor import TensorShards
 
 
@@ -40,6 +41,8 @@ class Layout:
     expert_copies: dist.ProcessGroup | None = None
     """Processes that hold the same experts and must sum their gradients; None: no others do, or
     FSDP sums them."""
+    servers: Servers | None = None
+    """Which process updates which weight; None: none has weights of its own to update."""
     counts: dict[str, Tensor] = field(default_factory=dict)
     """What checkpoints hold besides weights and the optimizer's state, the same on all processes,
     by name."""

@@ -2,6 +2,7 @@
 
 | axis | sent by each process | hidden behind |
 |---|---|---|
+| server | all of a gradient and of the weights, but for what the process serves | nothing |
 | ddp, compressed | of a gradient or momentum what `parallel.compress` leaves, after its warm-up | nothing |
 | ddp | gradients, all-reduced, once a step | the backward pass of the last micro batch, but for the last bucket, which has the embedding; in a pipeline nothing |
 | zero1 | once a step: weights in `train.dtype` gathered, gradients reduce-scattered | the block before or after, but for the first and the last; in a pipeline the reduction behind nothing |
@@ -216,6 +217,12 @@ def _of_weights(
         sent = 2 * part * sent_bytes(shapes, parallel)
         elapsed_s = link.time_s("all_reduce", sent, 2)
         return [Traffic(parallel.compress, sent, elapsed_s, elapsed_s, link.across_nodes)]
+    if parallel.kind == "server":
+        # Of a server, which pushes what it does not serve and answers all others.
+        share = 1 / (parallel.servers or size)
+        sent = 4 * trained * (1 - share + (size - 1) * share)
+        elapsed_s = link.time_s("send", sent, 2 * (size - 1))
+        return [Traffic("server", sent, elapsed_s, elapsed_s, link.across_nodes)]
     if not parallel.shards_weights:
         sent = 2 * part * 4 * trained
         elapsed_s = link.time_s("all_reduce", sent, math.ceil(trained / DDP_BUCKET))

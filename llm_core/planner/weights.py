@@ -219,7 +219,7 @@ def num_replicas(parallel: ParallelConfig) -> int:
 
 def shard_ranks(parallel: ParallelConfig) -> int:
     """Processes that share one set of weights, or of optimizer state."""
-    if parallel.kind in ("none", "ddp"):
+    if parallel.kind in ("none", "ddp", "server"):
         return 1
     return parallel.dp_shard or num_replicas(parallel)
 
@@ -240,7 +240,8 @@ def state_bytes(
         for each in held
     ]
     kept = mine if parallel.shards_weights else held
-    weights = sum(each.num_bytes for each in kept)
+    # Workers that do not wait for each other have copies.
+    weights = (1 + parallel.is_stale) * sum(each.num_bytes for each in kept)
     num_trained = sum(each.numel for each in kept if not each.is_frozen)
     optimizer = sum(e.count * _optimizer_bytes(e, optim) for e in mine if not e.is_frozen)
     optimizer += averaged * MASTER_BYTES * sum(e.numel for e in mine if not e.is_frozen)

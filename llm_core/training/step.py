@@ -9,6 +9,7 @@ what a step found stays there until the trainer fetches the numbers of many step
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +21,6 @@ from llm_core.model.loss import count_targets
 from llm_core.model.masks import restarting_positions
 from llm_core.model.noise import token_keys
 from llm_core.model.precision import autocast
-from llm_core.optim.optimizer import Optimizer
 from llm_core.parallel.apply import last_micro_batch
 from llm_core.parallel.gradients import finish_gradients, gradient_norm
 from llm_core.parallel.layout import Layout
@@ -34,10 +34,28 @@ Rows = dict[str, Tensor]
 """Keywords of the model that have a row for each row of ids."""
 
 
+class Updates(Protocol):
+    """What a step asks of an optimizer, or of what sends gradients to one."""
+
+    @property
+    def loss_scale(self) -> Tensor | None: ...
+
+    def step(
+        self,
+        lr: float,
+        loss: Tensor,
+        norm: Tensor,
+        num_targets: Tensor | None = None,
+        loads_LE: Tensor | None = None,
+    ) -> Tensor: ...
+
+    def zero_grad(self) -> None: ...
+
+
 # B batch · T tokens · K tokens of whole rows, of which a context rank has T
 def train_step(
     layout: Layout,
-    optimizer: Optimizer,
+    optimizer: Updates,
     batch: Batch,
     lr: float,
     config: RunConfig,
@@ -78,6 +96,8 @@ def train_step(
     with record_function(OPTIMIZER_MARK):
         report = optimizer.step(lr, loss, norm, num_targets, loads_LE)
     optimizer.zero_grad()
+    if layout.servers is not None:
+        layout.servers.pull()
     return torch.cat([report, sums])
 
 

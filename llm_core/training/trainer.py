@@ -30,6 +30,7 @@ from llm_core.training.preference.pairs import metrics_of, pairs_of
 from llm_core.training.rollback import Rollback, event_rows, learnt_sequences, passed_batches
 from llm_core.training.run_config import RunConfig
 from llm_core.training.schedule import learning_rate
+from llm_core.training.stale.worker import Worker, make_worker
 from llm_core.training.step import own_columns, place, token_losses, train_step
 from llm_core.training.throughput import StepClock
 from llm_core.training.validate import (
@@ -78,11 +79,18 @@ class Trainer:
     keep_model: Callable[[int], None] | None = None
     outer: Outer | None = None
     _stops: Vote = field(init=False)
+    _worker: Worker | None = field(init=False)
     _rollbacks: list[tuple[int, int]] = field(default_factory=list)
     _unlogged: list[tuple[int, float, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._stops = Vote(self.ranks)
+        self._worker = make_worker(
+            self.config, self.layout, self.optimizer, self.ranks, self.should_stop
+        )
+        if self._worker:
+            # Else processes would wait for each other wherever steps are logged.
+            self.clock.ranks = self._worker.ranks
 
     def run(self, start: int) -> None:
         """Steps start + 1 … num_steps. Raises Preempted when asked to stop, after saving."""
@@ -112,7 +120,7 @@ class Trainer:
             if self.on_step:
                 self.on_step(step)
             self.checkpoints.poll()
-            stop = self._stops.ask(self.should_stop())
+            stop = self._worker.stops if self._worker else self._stops.ask(self.should_stop())
             is_last = step == train.num_steps
             saves = is_last or stop or train.saves_at(step) or self._is_point(step)
             if saves or step % train.log_every == 0 or self._validates_at(step):
@@ -122,6 +130,8 @@ class Trainer:
                     continue
             if self.rollback and self._is_point(step):
                 self.rollback.points.save(step, self.layout, self.optimizer)
+            if self._worker and (saves or self._shows_weights_at(step)):
+                stop = self._worker.meet() or stop
             stop = stop or not self._validate_if_due(step)
             # Before the checkpoint of this step, so that a run that resumes there has it.
             self._keep_if_due(step)
@@ -159,6 +169,10 @@ class Trainer:
         self.clock.see(batch, self.layout.bare.pattern)
         if self.outer:
             self.outer.note(count_targets(batch.targets_BT))
+        if worker := self._worker:
+            worker.begin()
+            own, sources = worker.layout, len(self.sources)
+            return train_step(own, worker, batch, lr, self.config, worker.ranks, sources)
         return train_step(
             self.layout, self.optimizer, batch, lr, self.config, self.ranks, len(self.sources)
         )
@@ -191,6 +205,8 @@ class Trainer:
                 return step
             report.check(step, lr, self.config.optim, train.dtype == "fp16")
         timed = self.clock.row(self._unlogged[-1][0], len(self._unlogged))
+        if self._worker:
+            timed |= self._worker.row()
         if self.timing:
             self.timing.write(timed)
         self._unlogged.clear()
@@ -234,6 +250,10 @@ class Trainer:
     def _validates_at(self, step: int) -> bool:
         every = self.config.train.validate_every
         return step == self.config.train.num_steps or (every > 0 and step > 0 and step % every == 0)
+
+    def _shows_weights_at(self, step: int) -> bool:
+        every = self.config.train.keep_models_every
+        return self._validates_at(step) or (every > 0 and step % every == 0)
 
     def _validate_if_due(self, step: int) -> bool:
         """Validate if due and not yet done; False when a stop was asked for meanwhile."""

@@ -24,6 +24,7 @@ def check_experts(
     values = (
         ("adapter.kind", kind, "none"),
         ("optim.kind", optimizer, "adamw" if optimizer in ("adafactor", "lamb") else optimizer),
+        ("parallel.kind", parallel.kind, "ddp" if parallel.kind == "server" else parallel.kind),
         ("parallel.compress", compress, compress if compress != "powersgd" else "int8"),
         ("parallel.tp_overlap", parallel.tp_overlap, "none"),
         ("memory.ffn_tiles", memory.ffn_tiles, 1),

@@ -15,6 +15,7 @@ from llm_core.training.combinations.adapter import check_adapter
 from llm_core.training.combinations.experts import check_experts
 from llm_core.training.combinations.grid import check_grid_settings
 from llm_core.training.combinations.preference import check_preference
+from llm_core.training.combinations.servers import check_servers
 from llm_core.training.combinations.tiles import check_gathered_tiles
 from llm_core.training.config import TrainConfig
 
@@ -76,8 +77,9 @@ def check_settings(
 
 
 def check_compression(optim: OptimConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
-    """Whether gradients can be summed in fewer bytes, or runs meet, where that is asked for. Raises
-    ConfigError."""
+    """Whether gradients can be summed in fewer bytes or by servers, or runs meet, where that is
+    asked for. Raises ConfigError."""
+    check_servers(optim, train, parallel)
     outer = parallel.outer
     if outer.kind != "none":
         if train.num_steps % outer.steps:

@@ -54,7 +54,8 @@ def layout_name(parallel: ParallelConfig) -> str:
     if parallel.kind == "hsdp":
         parts.append(f"hsdp of {replicas // parallel.dp_shard} x {parallel.dp_shard}")
     elif replicas > 1:
-        parts.append(f"{parallel.kind} of {replicas}")
+        some = f", {parallel.servers} of them servers" if parallel.servers else ""
+        parts.append(f"{parallel.kind} of {replicas}{some}")
     parts += [f"ep{parallel.ep}"] if parallel.ep > 1 else []
     return ", ".join(parts) or "single"
 
@@ -145,6 +146,10 @@ CROSS = [
     (layout(8, "ddp", pp=2, cp=2, tp=2), layout(8, "zero1", pp=2, tp=2, pp_schedule="dualpipe_v")),
 ]
 """Who saves, who loads."""
+SERVED_CROSS = [
+    (layout(4, "server"), layout(4, "ddp")),
+    (layout(4, "ddp"), layout(4, "server", servers=3)),
+]
 
 
 def micro_sizes(parallel: ParallelConfig, rows: int) -> tuple[int, ...]:
@@ -198,8 +203,17 @@ COPIED_KEYS = [
 ]
 """More tensor ranks than key/value heads."""
 
+SERVED = [
+    *cases_of(layout(4, "server"), [*VARIED, *FAMILIES, Problem(ema=0.5)]),
+    *cases_of(layout(4, "server", servers=1), [Problem(tied=False, masks="idle")]),
+    *cases_of(layout(4, "server", servers=3), [Problem(optim="lion"), Problem(masks="empty")]),
+    *cases_of(layout(4, "server"), [Problem(adapter="lora"), Problem(optim="adafactor")]),
+]
+"""Of parameter servers whose workers wait for each other."""
+
 MATRIX = [case for parallel in LAYOUTS for case in cases_of(parallel, VARIED)]
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, FAMILIES)[::2]]
+MATRIX += SERVED
 MATRIX += COPIED_KEYS
 MATRIX += [case for parallel in LAYOUTS for case in cases_of(parallel, OPTIMIZERS + OFFLOADED)[::2]]
 FEW = [

@@ -32,6 +32,7 @@ from llm_core.optim.config import GroupRule, MuonConfig, OptimConfig
 from llm_core.optim.guard import StepReport
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
+from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.parallel.weights import whole_weights
 from llm_core.training.adapted import trains
@@ -205,6 +206,7 @@ def gradients_into(found: Found, trainer: Trainer) -> Iterator[None]:
     update = trainer.optimizer.step
 
     def see(*arguments: Any) -> Tensor:
+        show_gradients(trainer.layout)
         gradients = whole_weights(trainer.layout, trainer.ranks, gradient_of)
         found.update({f"gradient.{name}": value.clone() for name, value in gradients.items()})
         return update(*arguments)
@@ -212,6 +214,15 @@ def gradients_into(found: Found, trainer: Trainer) -> Iterator[None]:
     trainer.optimizer.step = see  # type: ignore[method-assign]
     yield
     trainer.optimizer.step = update  # type: ignore[method-assign]
+
+
+def show_gradients(layout: Layout) -> None:
+    """Put the gradients that servers have on all processes, where optimizers do not look."""
+    if layout.servers is not None:
+        for weight in filter(lambda w: w.requires_grad, layout.bare.parameters()):
+            grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            dist.broadcast(grad, layout.servers.owner(weight))
+            weight.grad = grad
 
 
 def gradient_of(weight: torch.nn.Parameter) -> Tensor:

@@ -84,7 +84,7 @@ def whole_matrix() -> list[Run]:
     ]
     exchanges = [
         Run(Case(one, Problem(tied=tied, layers=cases.layers_for(one, into)), 1), into)
-        for one, into in pairs + cases.CROSS
+        for one, into in pairs + cases.CROSS + cases.SERVED_CROSS
         for tied in (True, False)
     ]
     exchanges += [
@@ -104,15 +104,9 @@ def whole_matrix() -> list[Run]:
         for one, into in trained_cases.SENT_CROSS
     ]
     exchanges += [Run(Case(one, Problem(), 2), into) for one, into in cases.GRID_CROSS]
-    alone = (
-        cases.MATRIX
-        + trained_cases.TRAINED
-        + cases.SINGLES
-        + cases.LARGE
-        + cases.ROUGH
-        + cases.SHORT
-    )
-    return [Run(case) for case in alone] + exchanges
+    alone = (cases.MATRIX, trained_cases.TRAINED, cases.SINGLES)
+    alone += (cases.LARGE, cases.ROUGH, cases.SHORT)
+    return [Run(case) for group in alone for case in group] + exchanges
 
 
 def savings_matrix() -> list[Run]:

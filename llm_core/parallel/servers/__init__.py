@@ -1,0 +1,1 @@
+"""Shares the weights of a model out over servers. Begin with `shares`."""

@@ -1,0 +1,1 @@
+"""Lets workers of a parameter server train without waiting for each other. Begin with `worker`."""
