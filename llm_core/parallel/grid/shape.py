@@ -57,7 +57,7 @@ class GridShape:
 
 
 def grid_of(kind: TensorKind, num_ranks: int, depth: int) -> GridShape | None:
-    """None for 1d. Raises ConfigError where so many ranks are no such grid."""
+    """None for 1d. Raises ConfigError where so many ranks do not make one."""
     if kind != "2.5d" and depth != 1:
         raise ConfigError(
             f"tp_depth ({depth}) belongs to tp_kind=2.5d, tp_kind is {kind}; set tp_depth=1"
