@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.data.pii_truth import SAMPLE
 from benchmarks.data.shares import records, wilson_interval
 from llm_core.printing import show
-from tasks.definitions.pii_kinds import TYPE_NAMES
+from tasks.definitions.pii_kinds import FORM_TYPES, TYPE_NAMES
 from tasks.pii.config import PiiConfig
 from tasks.pii.spans import find_all_spans
 
@@ -181,7 +181,7 @@ def count_touched(count: int, seed: int = SEED) -> dict[str, Counter[str]]:
         for record in records(SAMPLE / "sample.jsonl")
         if len(record["text"]) > 4 * MARGIN_CHARS
     ]
-    config = PiiConfig(types=TYPE_NAMES)
+    config = PiiConfig(types=FORM_TYPES)
     touched: dict[str, Counter[str]] = {}
     for kind, make in LOOKALIKES.items():
         texts, places, plain = [], [], []

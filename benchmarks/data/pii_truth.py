@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.data.shares import finished_pair, records, share
 from llm_core.printing import note, show
 from tasks.corpus.documentset import check_aligned, read_table
-from tasks.definitions.pii_kinds import TYPE_NAMES
+from tasks.definitions.pii_kinds import FORM_TYPES
 from tasks.pii.config import PiiConfig
 from tasks.pii.spans import find_spans
 from tasks.runtime.artifact import Artifact, ArtifactMismatch
@@ -107,7 +107,7 @@ def labelled_precision(folder: Path) -> dict[str, Any]:
     Raises ArtifactMismatch where one of the two is missing.
     """
     labels = list(records(folder / "pii_labels.jsonl"))
-    judged, config = {label["id"] for label in labels}, PiiConfig(types=TYPE_NAMES)
+    judged, config = {label["id"] for label in labels}, PiiConfig(types=FORM_TYPES)
     texts = {
         record["id"]: record["text"]
         for record in records(folder / "sample.jsonl")

@@ -36,7 +36,7 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
     for name, value in NAMED:
         if value and name not in GROUPS and value != "FOLDER":
             values.setdefault(name, []).append(f"{name}={value}")
-    commands = re.findall(r"^textmill run (.+)$", PAGE.replace("\\\n", " "), re.MULTILINE)
+    commands = re.findall(r"^textmill (?:run|train) (.+)$", PAGE.replace("\\\n", " "), re.MULTILINE)
     assert commands
     for command in commands:
         compose(shlex.split(command))
@@ -46,8 +46,10 @@ def test_the_values_and_commands_that_the_page_names_are_taken() -> None:
         compose([ramp, "train.global_batch_sequences=256"])
     for growth in values.pop("train.init_vocab"):
         compose(["train.init_from=FOLDER", growth])
-    for meeting in values.pop("parallel.outer.kind"):
-        compose([meeting, "parallel.outer.folder=FOLDER"])
+    for place in values.pop("memory.weights_in"):
+        compose(["parallel=fsdp", place, "optim.state_in=disk"])
+    for gathering in values.pop("memory.ffn_gather"):
+        compose(["parallel=fsdp", "memory.ffn_tiles=2", gathering])
     alone = [[override] for name in ALONE for override in values.pop(name)]
     for together in [*alone, *zip_longest(*values.values())]:
         compose(
