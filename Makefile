@@ -15,7 +15,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check style test-slow fuzz torture torture-trainer test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-infer bench-eval bench-offload bench-collectives bench-plan bench-layouts bench-parallel bench-overhead eval-data eval-full exactness settings docs down lock sbom audit clean
+.PHONY: help run setup test check style test-slow fuzz torture torture-trainer test-gpu bench-data truth bench-dedup bench-tokens bench-step bench-train bench-fine-tune bench-infer bench-eval bench-offload bench-collectives bench-plan bench-layouts bench-parallel bench-overhead eval-data eval-full exactness settings docs down lock sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,7 +49,7 @@ fuzz: $(VENV)/.installed-dev ## Give 100,000 changed files to all that reads fil
 torture: $(VENV)/.installed-dev ## Kill runs and services 200 times and hold the results against an undisturbed run; ARGS="--kills N --seed S"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
 
-torture-trainer: $(VENV)/.installed-dev ## Kill trainers of eight layouts 200 times and compare their results with undisturbed ones; ARGS="--kills N --seed S"
+torture-trainer: $(VENV)/.installed-dev ## Kill trainers of ten layouts 200 times and compare their results with undisturbed ones; ARGS="--kills N --seed S"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture_trainer $(ARGS)
 
 test-gpu: $(VENV)/.installed-dev ## The tests that need CUDA devices; with two or four, also those of layouts over them
@@ -72,6 +72,9 @@ bench-step: $(VENV)/.installed-dev ## Time a training step on the CPU against tr
 
 bench-train: $(VENV)/.installed ## Time training of 1.1 billion weights on GPUs; PEER="python script" runs another engine in turn
 	@$(BIN)/python -m benchmarks.engine.train $(if $(PEER),--peer "$(PEER)") $(ARGS)
+
+bench-fine-tune: $(VENV)/.installed ## Time LoRA and QLoRA of 8 billion weights on a GPU; PEER="python script" runs another engine in turn
+	@$(BIN)/python -m benchmarks.engine.fine_tune $(if $(PEER),--peer "$(PEER)") $(ARGS)
 
 bench-infer: $(VENV)/.installed ## Time the answers of models of random weights; PEER="python script" runs another engine in turn
 	@$(BIN)/python -m benchmarks.engine.infer $(if $(PEER),--peer "$(PEER)") $(ARGS)

@@ -1,4 +1,4 @@
-"""Kills trainers of eight layouts at random moments, many times, and compares what they leave with
+"""Kills trainers of ten layouts at random moments, many times, and compares what they leave with
 an undisturbed run of the same layout, byte by byte.
 
 `python -m tests.torture_trainer [--kills 200] [--seed N] [--place DIR] [--only LAYOUT …]`. SIGKILL
@@ -32,7 +32,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from llm_core.huggingface.export import export_model
 from llm_core.memory.config import MemoryConfig
+from llm_core.model.adapter import AdapterConfig
+from llm_core.model.init import init_weights
+from llm_core.model.transformer import Transformer
 from llm_core.printing import note, show
 from llm_core.process import terminate_with_parent
 from llm_core.training.run_config import RunConfig
@@ -63,6 +67,15 @@ LAYOUTS: dict[str, dict[str, dict[str, Any]]] = {
     "tp 2": {"parallel": {"kind": "ddp", "num_processes": 2, "tp": 2}},
     "pp 2": {"parallel": {"kind": "ddp", "num_processes": 2, "pp": 2}},
     "cp 2": {"parallel": {"kind": "ddp", "num_processes": 2, "cp": 2}},
+    "fsdp 2, LoRA": {
+        "parallel": {"kind": "fsdp", "num_processes": 2},
+        "adapter": {"kind": "lora", "rank": 4},
+    },
+    "ddp 2, QLoRA": {
+        "parallel": {"kind": "ddp", "num_processes": 2},
+        "train": {"dtype": "bf16"},
+        "adapter": {"kind": "lora", "rank": 4, "base_dtype": "bf16", "base_codes": "nf4"},
+    },
 }
 KILLED = -signal.SIGKILL
 ENDS_S, WHOLE_S = 5.0, 900.0
@@ -73,11 +86,23 @@ def configure(folder: Path, layout: dict[str, dict[str, Any]]) -> RunConfig:
     folder.mkdir(parents=True)
     train = TRAIN | layout.get("train", {})
     config = run_config(folder, train=train, parallel=layout.get("parallel"))
+    if "adapter" in layout:
+        config = beside_a_base(config, AdapterConfig(**layout["adapter"]), folder / "base")
     return dataclasses.replace(
         config,
         optim=dataclasses.replace(config.optim, **layout.get("optim", {})),
         memory=MemoryConfig(**layout.get("memory", {})),
     )
+
+
+def beside_a_base(config: RunConfig, adapter: AdapterConfig, folder: Path) -> RunConfig:
+    """The run with an adapter beside a frozen model, wide enough for blocks of codes."""
+    model = dataclasses.replace(config.model, dim=64, ffn_dim=128)
+    base = Transformer(model)
+    init_weights(base, 3)
+    export_model(model, base.state_dict(), folder)
+    train = dataclasses.replace(config.train, init_from=folder)
+    return dataclasses.replace(config, model=model, train=train, adapter=adapter)
 
 
 def start(config: RunConfig, place: Path) -> Ended:

@@ -17,9 +17,10 @@ MIXTURE_SLOTS = 1024
 class DataConfig:
     """Packing, order and mixture of training sequences."""
 
-    packing: Literal["concat", "best_fit", "one_per_row"] = "concat"
+    packing: Literal["concat", "best_fit", "one_per_row", "pairs"] = "concat"
     """How documents fill sequences. concat: one stream, cut every seq_len tokens. best_fit: whole
-    documents where they fit. one_per_row: one document each, cropped."""
+    documents where they fit. one_per_row: one document each, cropped. pairs: both answers of one
+    pair each, for train.preference; those that do not fit are left out."""
     order: Literal["shuffled", "sequential", "random"] = "shuffled"
     """Order of the sequences. shuffled: each once per epoch, in a new order. sequential: as stored.
     random: drawn anew each time."""
@@ -48,6 +49,8 @@ class DataConfig:
                 f"prefetch_batches ({self.prefetch_batches}) must not be negative; 0 reads when"
                 " asked"
             )
+        if self.packing == "pairs":
+            self._check_pairs()
         if self.mixture and "0" not in self.mixture:
             raise ConfigError(
                 f"mixture (from step {', '.join(self.mixture)}) must say how it begins; add step 0"
@@ -73,6 +76,18 @@ class DataConfig:
                         f"mixture at step {step} gives {source} {weight}, less than a"
                         f" {2 * MIXTURE_SLOTS}th; raise it or set 0"
                     )
+
+    def _check_pairs(self) -> None:
+        for name, value, needed in (
+            ("mask_documents", self.mask_documents, True),
+            ("loss_on", self.loss_on, "assistant"),
+            ("mixture", self.mixture, {}),
+        ):
+            if value != needed:
+                raise ConfigError(
+                    f"packing (pairs) compares whole answers that do not attend to each other, and"
+                    f" {name} is {str(value).lower()}; set train.data.{name}={str(needed).lower()}"
+                )
 
     @property
     def phases(self) -> list[tuple[int, dict[str, float]]]:

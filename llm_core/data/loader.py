@@ -27,7 +27,7 @@ from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.config import DataConfig
 from llm_core.data.mixture import Mixture
 from llm_core.data.order import draw, permute
-from llm_core.data.packing import PackingShares, PlannedRows, StreamRows, join, make_plan
+from llm_core.data.packing import PackingShares, PlannedRows, StreamRows, join, make_plan, pairs
 from llm_core.data.ramp import BatchSizes
 from llm_core.data.shards import TokenShards
 from llm_core.data.sources import NO_SOURCE, Sources, read_sources
@@ -64,10 +64,17 @@ class Loader:
         self._data = data or DataConfig()
         self._shards = shards
         require_loss_mask(shards, self._data)
-        self.sources = read_sources(shards)
+        # Losses of pairs are not sums over tokens, so they have none by source.
+        self.sources = read_sources(shards) if self._data.packing != "pairs" else None
         self._rows: StreamRows | PlannedRows
         self._mixture: Mixture | None = None
-        if self._data.mixture:
+        # Of pairs, once they are computed: float64, a row for each sample.
+        self.references: np.ndarray | None = None
+        if self._data.packing == "pairs":
+            plan = pairs(*shards.document_bounds(), shards.rejected_starts(), seq_len)
+            self._rows = PlannedRows(shards, seq_len, plan)
+            require_pairs(shards, plan.num_rows, plan.num_cut_documents, seq_len)
+        elif self._data.mixture:
             self._mix(seq_len)
         elif self._data.packing == "concat":
             self._rows = StreamRows(shards, seq_len)
@@ -105,18 +112,25 @@ class Loader:
 
     def batch(self, step: int) -> Batch:
         """The rows of this rank at a step, counted from a fresh start."""
-        samples = self._samples_at(self.sizes.before(step) + self._places(self.sizes.at(step)))
+        positions = self.sizes.before(step) + self._places(self.sizes.at(step))
+        batch = self.rows(self._samples_at(positions))
+        return batch._replace(numbers_B=torch.from_numpy(positions))
+
+    def rows(self, samples: np.ndarray) -> Batch:
+        """Some of the samples, in this order."""
         documents_BT = self._rows.documents(samples) if self._data.mask_documents else None
         ids_BT, targets_BT = self._rows.read(samples)
         if self._data.loss_on == "assistant":
             for k, place, start, stop in self._rows.stretches(samples):
-                learnt = self._shards.read_loss_mask(start, stop)
+                branches = self._data.packing == "pairs"
+                learnt = self._shards.read_loss_mask(start, stop, branches)
                 targets_BT[k, place : place + stop - start][~learnt] = IGNORED
         sources_BT = None
         if self.sources:
             sources_BT = self._sources_of(samples, self.sources)
             sources_BT[targets_BT == IGNORED] = NO_SOURCE
-        arrays = ids_BT, targets_BT, documents_BT, sources_BT
+        references_B2 = None if self.references is None else self.references[samples]
+        arrays = ids_BT, targets_BT, documents_BT, sources_BT, references_B2
         return Batch(*(None if x is None else torch.from_numpy(x) for x in arrays))  # type: ignore[arg-type]
 
     def _sources_of(self, samples: np.ndarray, sources: Sources) -> np.ndarray:
@@ -186,3 +200,23 @@ def require_loss_mask(shards: TokenShards, data: DataConfig) -> None:
             f"loss_on ({data.loss_on}) needs shards with chats, split {shards.split!r} has none;"
             " read chats with source.text_kind=chat, or set loss_on=all"
         )
+    if data.loss_on == "all" and shards.has_pairs:
+        raise ConfigError(
+            f"loss_on (all) would learn rejected answers, of which split {shards.split!r} has some;"
+            " use train=dpo, or train=sft for the chosen ones"
+        )
+
+
+def require_pairs(shards: TokenShards, num_rows: int, num_too_long: int, seq_len: int) -> None:
+    """Raise ConfigError where no pair of answers fits a row."""
+    if num_rows:
+        return
+    if num_too_long:
+        raise ConfigError(
+            f"seq_len ({seq_len}) holds none of the {num_too_long} pairs of split"
+            f" {shards.split!r}, each with both answers after their prompt; raise train.seq_len"
+        )
+    raise ConfigError(
+        f"packing (pairs) needs pairs of answers, split {shards.split!r} has none; read records"
+        " with chosen and rejected by source.text_kind=chat, or use train=sft"
+    )

@@ -13,6 +13,8 @@ into the fullest row that still takes it. `one_per_row` gives each document a ro
 Cost: `concat` over all documents is arithmetic; the others hold 16 bytes per segment, and best fit
 handles all pieces of one length at once, so its time goes with `seq_len` and the number of
 documents, not with their product.
+
+`pairs` is for preferences: each row holds the two branches of one pair of answers.
 """
 
 from __future__ import annotations
@@ -147,6 +149,26 @@ def pack_best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
             if fitting and not space[level]:
                 levels &= ~(1 << level)
     return row_of
+
+
+def pairs(starts: np.ndarray, stops: np.ndarray, rejected_starts: np.ndarray, seq_len: int) -> Plan:
+    """Each pair of answers in a row of its own: the chosen branch, then the rejected one.
+
+    rejected_starts: where a rejected branch begins, in order. Pairs that do not fit whole are left
+    out, as a part of an answer has another probability than the answer; so are other documents.
+    """
+    first = np.searchsorted(rejected_starts, starts)
+    border = np.append(rejected_starts, np.iinfo(np.int64).max)[first]
+    is_pair = border < stops
+    fits = is_pair & (stops - starts <= seq_len)
+    starts, border, stops, lengths = starts[fits], border[fits], stops[fits], (stops - starts)
+    return Plan(
+        np.stack([starts, border], axis=1).flatten(),
+        np.stack([border, stops], axis=1).flatten(),
+        2 * np.arange(len(starts) + 1, dtype=np.int64),
+        int(lengths[is_pair & ~fits].sum()),
+        int(np.count_nonzero(is_pair & ~fits)),
+    )
 
 
 def join(plans: list[Plan]) -> Plan:

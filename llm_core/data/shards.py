@@ -5,8 +5,9 @@ binary(16), `source`, `language`, `num_bytes` int64, `continues` bool. A row is 
 with the end-of-text id. A document longer than a whole shard is cut into rows; `continues` says
 that it goes on in the next row (the first of the next shard). Shards with chats also have
 `loss_mask` large_list<uint8>, as long as `tokens`: 1 where a token is to be learnt with
-`loss_on=assistant`. The schema metadata says what the
-split is made of and how many shards it has.
+`loss_on=assistant`. A pair of answers is a row with both branches, prompt and answer each; in the
+mask of the rejected one, `REJECTED_TOKEN` is added. The schema metadata says what the split is made
+of and how many shards it has.
 
 Opening reads footers and the facts of documents, where a damaged offset would lead out of the file;
 tokens come from the page cache when they are touched, and `verify` holds them against their
@@ -40,6 +41,10 @@ COLUMNS = {
 """The types that each column may have."""
 
 LOSS_MASK = "loss_mask"
+PAIRS = "pairs"
+"""Metadata of a shard that holds a pair of answers."""
+REJECTED_TOKEN = 2
+"""Added to the mask of the rejected branch of a pair, which begins where the chosen one ends."""
 
 NUMBERS = ("num_tokens", "eos_id", "shard", "num_shards")
 METADATA = ("tokenizer_digest", "config_digest", "seed", "split", *NUMBERS)
@@ -112,6 +117,11 @@ class TokenShards:
     def has_loss_mask(self) -> bool:
         return any(shard.loss_mask is not None for shard in self.shards)
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether documents are pairs of answers among them."""
+        return any(PAIRS in shard.metadata for shard in self.shards)
+
     def check_ids(self, vocab_size: int) -> None:
         """Raises ConfigError where an id is not below `vocab_size`."""
         for shard in self.shards:
@@ -143,13 +153,29 @@ class TokenShards:
             out[place : place + end - begin] = shard.tokens[begin:end]
         return out
 
-    def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
-        """Whether each token of [start, stop) is to be learnt, as bool; true without a mask."""
+    def read_loss_mask(self, start: int, stop: int, branches: bool = False) -> np.ndarray:
+        """Whether each token of [start, stop) is to be learnt, as bool; true without a mask.
+
+        branches: those of the rejected branches of pairs too.
+        """
         out = np.ones(stop - start, bool)
         for shard, place, begin, end in self._stretches(start, stop):
             if shard.loss_mask is not None:
-                out[place : place + end - begin] = shard.loss_mask[begin:end]
+                mask = shard.loss_mask[begin:end]
+                out[place : place + end - begin] = (mask & 1 if branches else mask) == 1
         return out
+
+    def rejected_starts(self) -> np.ndarray:
+        """int64: places of the stream where the rejected branch of a pair begins, in order."""
+        found, before = [np.zeros(0, np.int64)], False
+        for shard, base in zip(self.shards, self.starts[:-1], strict=True):
+            if shard.loss_mask is None or not len(shard.loss_mask):
+                continue
+            is_rejected = shard.loss_mask >= REJECTED_TOKEN
+            begins = is_rejected & ~np.concatenate([[before], is_rejected[:-1]])
+            found.append(np.flatnonzero(begins) + base)
+            before = bool(is_rejected[-1])
+        return np.concatenate(found)
 
     def _stretches(self, start: int, stop: int) -> Iterator[tuple[Shard, int, int, int]]:
         """(shard, place in [start, stop), first and end token of the shard)."""

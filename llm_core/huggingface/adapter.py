@@ -6,6 +6,9 @@ rows of A are cut by part, those of B are put in the order of that model. Where 
 some parts of a layer, such as queries and values without keys, the other parts have zeros, which
 training leaves zero: where both factors are zero, neither has a gradient. Settings that change the
 result in a way not computed here are refused by name.
+
+How the base rests (`BASE_RESTS`) is in the header of the file with the factors, where PEFT passes
+over it: factors trained beside a base in 16 or 4 bits belong to those numbers.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from llm_core.config import ConfigError
@@ -31,16 +34,18 @@ from llm_core.huggingface.names import NUMBERS, Made, joined_rows, names_of, spl
 from llm_core.json_files import UnreadableJson, read_json
 from llm_core.model.adapter import AdaptedModelConfig, AdapterConfig, adapted
 from llm_core.model.config import ModelConfig
+from llm_core.tensor_files import facts_of, write_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = ADAPTER_FILE, "adapter_model.safetensors"
 PREFIX = "base_model.model."
+LENGTHS = "lora_magnitude_vector"
+BASE_RESTS = ("base_dtype", "base_codes")
 MAX_RANK = 1 << 16
 """Far above every published adapter. A rank is allocated before the factors are read, so a damaged
 file must not decide it."""
 FIXED: dict[str, Any] = {
     "peft_type": "LORA",
     "bias": "none",
-    "use_dora": False,
     "lora_bias": False,
     "rank_pattern": {},
     "alpha_pattern": {},
@@ -72,6 +77,10 @@ def write_adapter(
         for name, part_a, part_b in parts:
             found[f"{PREFIX}{name}.lora_A.weight"] = part_a.contiguous()
             found[f"{PREFIX}{name}.lora_B.weight"] = part_b.contiguous()
+        if config.adapter.decomposed:
+            lengths = _split(config, layer, factors[f"{layer}.lora.m"][:, None])
+            for name, part_m in zip(theirs, lengths, strict=True):
+                found[f"{PREFIX}{name}.{LENGTHS}"] = part_m[:, 0].contiguous()
     adapter = config.adapter
     ends = sorted({re.sub(r"^.*\.\d+\.", "", name) for name in _all_theirs(config)})
     values = FIXED | {
@@ -81,12 +90,16 @@ def write_adapter(
         "lora_alpha": adapter.alpha,
         "lora_dropout": 0.0,
         "use_rslora": adapter.scaling == "root_rank",
+        "use_dora": adapter.decomposed,
         "target_modules": ends,
         "fan_in_fan_out": config.family == "gpt2",
         "init_lora_weights": True,
         "inference_mode": True,
     }
-    (folder / WEIGHTS_FILE).write_bytes(save(found, {"format": "pt"}))
+    about = {name: str(getattr(adapter, name)) for name in BASE_RESTS}
+    facts = {name: facts_of(tensor) for name, tensor in found.items()}
+    # Not by safetensors itself, which orders several notes at random.
+    write_tensors(folder / WEIGHTS_FILE, facts, found.__getitem__, {"format": "pt", **about})
     sync_file(folder / WEIGHTS_FILE)
     write_durably(folder / CONFIG_FILE, json.dumps(values, indent=2, sort_keys=True) + "\n")
     sync_folder(folder)
@@ -126,12 +139,14 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         raise ConfigError(
             f"{file}: lora_alpha ({str(alpha)[:20]}) must be a positive number; fetch it again"
         )
-    root = values.get("use_rslora", False)
-    if type(root) is not bool:
-        raise ConfigError(
-            f"{file}: use_rslora ({str(root)[:20]}) must be true or false; fetch it again"
-        )
-    return AdapterConfig("lora", rank, float(alpha), "root_rank" if root else "rank")
+    root, decomposed = (values.get(name, False) for name in ("use_rslora", "use_dora"))
+    for name, value in (("use_rslora", root), ("use_dora", decomposed)):
+        if type(value) is not bool:
+            raise ConfigError(
+                f"{file}: {name} ({str(value)[:20]}) must be true or false; fetch it again"
+            )
+    scaling = "root_rank" if root else "rank"
+    return AdapterConfig("lora", rank, float(alpha), scaling, decomposed)  # type: ignore[arg-type]
 
 
 def base_of(folder: Path) -> str:
@@ -147,7 +162,7 @@ def base_of(folder: Path) -> str:
 def adapted_as_in(folder: Path, model: ModelConfig) -> AdaptedModelConfig:
     """A model with factors in the layers for which a PEFT folder has some. Raises ConfigError where
     it has none."""
-    adapter = read_adapter_config(folder)
+    adapter = replace(read_adapter_config(folder), **_base_rests(folder))
     whole, tensors = adapted(model, adapter), _read_tensors(folder)
     assert isinstance(whole, AdaptedModelConfig)
     targets = {
@@ -164,7 +179,7 @@ def check_adapter(folder: Path, config: AdapterConfig) -> None:
     """Raises ConfigError where a PEFT folder has another kind of factors than the config."""
     found = read_adapter_config(folder)
     _weights_file(folder)
-    for name in ("rank", "alpha", "scaling"):
+    for name in ("rank", "alpha", "scaling", "decomposed"):
         wanted, there = getattr(config, name), getattr(found, name)
         if wanted != there:
             raise ConfigError(
@@ -182,7 +197,7 @@ def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
     for layer, theirs in _layers(config).items():
         shape = config.factored[re.sub(r"^blocks\.\d+\.", "", layer)]
         sizes = [len(part) for part in _split(config, layer, torch.empty(shape.rows, 0))]
-        of_a, of_b = [], []
+        of_a, of_b, of_m = [], [], []
         if not any(f"{PREFIX}{name}.lora_A.weight" in tensors for name in theirs):
             raise ConfigError(
                 f"{folder} has no factors for {layer}; give the adapter of this model, or leave"
@@ -192,8 +207,18 @@ def read_adapter(folder: Path, config: AdaptedModelConfig) -> Made:
             _require_both(tensors, name, folder)
             of_a.append(_take(tensors, f"{name}.lora_A.weight", (rank, shape.columns), folder))
             of_b.append(_take(tensors, f"{name}.lora_B.weight", (num_rows, rank), folder))
+            if config.adapter.decomposed:
+                if f"{PREFIX}{name}.{LENGTHS}" not in tensors:
+                    raise ConfigError(
+                        f"{folder}: {name}.{LENGTHS} is missing, and rows of a fused layer have"
+                        " lengths together; give an adapter of all of its parts, or merge it with"
+                        " PEFT"
+                    )
+                of_m.append(_take(tensors, f"{name}.{LENGTHS}", (num_rows,), folder)[:, None])
         makers[f"{layer}.lora.a"] = partial(_joined, of_a)
         makers[f"{layer}.lora.b"] = partial(joined_rows, config, f"{layer}.weight", of_b)
+        if config.adapter.decomposed:
+            makers[f"{layer}.lora.m"] = partial(_lengths, config, f"{layer}.weight", of_m)
     if tensors:
         raise ConfigError(
             f"{folder}: {min(tensors)} belongs to no layer in adapter.targets; add its layer"
@@ -212,7 +237,11 @@ def _require_both(tensors: Mapping[str, Tensor], name: str, folder: Path) -> Non
         )
 
 
-def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, int], folder: Path) -> Tensor:
+def _lengths(config: AdaptedModelConfig, name: str, parts: list[Tensor], rows: slice) -> Tensor:
+    return joined_rows(config, name, parts, rows)[:, 0]
+
+
+def _take(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], folder: Path) -> Tensor:
     """Take a factor out of those of the files; zeros where the adapter has none there."""
     factor = tensors.pop(PREFIX + name, None)
     if factor is None:
@@ -259,6 +288,26 @@ def _weights_file(folder: Path) -> Path:
             " PEFT"
         )
     return file
+
+
+def _base_rests(folder: Path) -> dict[str, Any]:
+    """What the writer noted of the base; nothing in files of PEFT. Raises ConfigError for a note
+    that is not understood."""
+    file = _weights_file(folder)
+    try:
+        with safe_open(file, "pt") as opened:
+            noted = opened.metadata() or {}
+    except SafetensorError as error:
+        raise ConfigError(
+            f"{file} is cut off or not a safetensors file ({error}); fetch it again"
+        ) from error
+    found = {name: noted[name] for name in BASE_RESTS if name in noted}
+    for name, known in (("base_dtype", ("fp32", "bf16")), ("base_codes", ("none", "nf4"))):
+        if found.get(name, known[0]) not in known:
+            raise ConfigError(
+                f"{file}: {name} ({found[name][:20]}) must be {' or '.join(known)}; fetch it again"
+            )
+    return found
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:

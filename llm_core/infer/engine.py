@@ -309,8 +309,7 @@ class Engine:
             return new
         choices = [choice for choice, _ in ready]
         places_B = torch.tensor([place for _, place in ready], device=self.device)
-        says = self.one_row if self.one_row is not None and len(choices) == 1 else self.model
-        raw_BV = says.logits(hidden_ND[places_B])
+        raw_BV = (self.one_row or self.model).logits(hidden_ND[places_B])
         logits_BV = edited(raw_BV, choices, self.edits)
         steps_B = torch.tensor([len(choice.answer) for choice in choices], device=self.device)
         ids = choose(logits_BV, self._choosers_of(choices), steps_B).tolist()

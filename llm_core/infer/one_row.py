@@ -100,13 +100,15 @@ class OneRow:
         )  # fmt: skip
         return normed_1C
 
-    def logits(self, hidden_1C: Tensor) -> Tensor:
-        """logits_1V, as `Transformer.logits` gives them."""
+    def logits(self, hidden_BC: Tensor) -> Tensor:
+        """logits_BV, as `Transformer.logits` gives them."""
+        if len(hidden_BC) > 1 or not few_rows.is_for_one_thread(self._head[0].nbytes):
+            return self.model.logits(hidden_BC)
         from llm_core.kernels.cpu.decode import multiply_rounded
 
         numbers_VC, scale_V = self._head
-        logits_1V, codes_C = torch.empty(1, len(scale_V)), np.empty(hidden_1C.shape[1], np.int16)
-        x_C, y_V = hidden_1C.contiguous().numpy()[0], logits_1V.numpy()[0]
+        logits_1V, codes_C = torch.empty(1, len(scale_V)), np.empty(hidden_BC.shape[1], np.int16)
+        x_C, y_V = hidden_BC.contiguous().numpy()[0], logits_1V.numpy()[0]
         multiply_rounded(numbers_VC, scale_V, x_C, most_of_x(), codes_C, y_V)
         return logits_1V
 

@@ -20,6 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, library
 
+from llm_core.kernels.largest_triton import keep_largest, magnitude
+
 # B batch · T tokens · N tokens of all rows · G key/value heads · H heads: of a group in GH, all in
 # TH · D width of a head. In the product stand, for each key/value head, its `group` query heads,
 # the key, the value (llm_core.model.fused). `copies` of each key and value are made: 1, or as many
@@ -80,8 +82,8 @@ def split_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def split_backward(  # type: ignore[no-untyped-def]
-    dq, dk, dv, cos, sin, out, period, group, copies, width, heads,
-    HEADS: tl.constexpr, HALF: tl.constexpr,
+    dq, dk, dv, cos, sin, out, largest, period, group, copies, width, heads,
+    HEADS: tl.constexpr, HALF: tl.constexpr, MEASURES: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     place, q_place, kv_head, part, there = _places(group, width, heads, HEADS, HALF)
@@ -102,8 +104,12 @@ def split_backward(  # type: ignore[no-untyped-def]
     turned = there & (part <= group)
     one = tl.where(turned, first * c + second * s, first)
     other = tl.where(turned, second * c - first * s, second)
-    tl.store(out + token * heads * width + place, one.to(out.dtype.element_ty), mask=there)
-    tl.store(out + token * heads * width + place + half, other.to(out.dtype.element_ty), mask=there)
+    one, other = one.to(out.dtype.element_ty), other.to(out.dtype.element_ty)
+    tl.store(out + token * heads * width + place, one, mask=there)
+    tl.store(out + token * heads * width + place + half, other, mask=there)
+    if MEASURES:
+        # What is not there was given zeros, which turn into zeros.
+        keep_largest(largest, tl.maximum(magnitude(one), magnitude(other)))
 
 
 @library.custom_op(
@@ -128,8 +134,25 @@ def gradient(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor, copie
     """Of qkv_BTGHD."""
     out = _shape_of_gradient(dq, dk, dv, cos, sin, copies)
     inputs = (tensor.contiguous() for tensor in (dq, dk, dv, cos, sin))
-    _launch(split_backward, out.shape, copies, cos, (*inputs, out))
+    _launch(split_backward, out.shape, copies, cos, (*inputs, out, out), MEASURES=False)
     return out
+
+
+@library.custom_op(
+    "llm_core::split_heads_backward_measured",
+    mutates_args=(),
+    schema=(
+        "(Tensor dq, Tensor dk, Tensor dv, Tensor cos, Tensor sin, int copies) -> (Tensor, Tensor)"
+    ),
+)
+def gradient_measured(
+    dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor, copies: int
+) -> tuple[Tensor, Tensor]:
+    """(as `gradient`, bits of its largest magnitude in each program)."""
+    out, largest = _shapes_measured(dq, dk, dv, cos, sin, copies)
+    inputs = (tensor.contiguous() for tensor in (dq, dk, dv, cos, sin))
+    _launch(split_backward, out.shape, copies, cos, (*inputs, out, largest), MEASURES=True)
+    return out, largest
 
 
 @split.register_fake
@@ -149,6 +172,16 @@ def _shape_of_gradient(
     return dk.new_empty(batch, tokens, kv_heads, dq.shape[2] // kv_heads + 2, width)
 
 
+@gradient_measured.register_fake
+def _shapes_measured(
+    dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor, copies: int
+) -> tuple[Tensor, Tensor]:
+    out = _shape_of_gradient(dq, dk, dv, cos, sin, copies)
+    batch, tokens, kv_heads, group, _ = out.shape
+    _, programs = _heads_of_a_program(kv_heads * group)
+    return out, out.new_empty(batch * tokens * programs, dtype=torch.int32)
+
+
 def _keep(
     ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Tensor, Tensor, Tensor]
 ) -> None:
@@ -165,29 +198,41 @@ split.register_autograd(_go_back, setup_context=_keep)
 
 def split_heads(qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """As Attention without kernels, for heads that are turned and not normed."""
-    return _in_order_of_heads(split(qkv_BTGHD, *rope, 1))
+    return in_order_of_heads(split(qkv_BTGHD, *rope, 1))
 
 
 def split_heads_with_own_keys(
     qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same with a key and a value for each query head: k_BHTD, v_BHTD."""
-    return _in_order_of_heads(split(qkv_BTGHD, *rope, qkv_BTGHD.shape[3] - 2))
+    return in_order_of_heads(split(qkv_BTGHD, *rope, qkv_BTGHD.shape[3] - 2))
 
 
-def _in_order_of_heads(parts_BTHD: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def in_order_of_heads(parts_BTHD: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     q_BHTD, k_BHTD, v_BHTD = (part.transpose(1, 2) for part in parts_BTHD)
     return q_BHTD, k_BHTD, v_BHTD
 
 
+def _heads_of_a_program(heads: int) -> tuple[int, int]:
+    """(heads that a program works on, programs of a token)."""
+    block: int = min(HEADS, triton.next_power_of_2(heads))
+    return block, triton.cdiv(heads, block)
+
+
 def _launch(
-    kernel: Any, shape: torch.Size, copies: int, cos: Tensor, tensors: tuple[Tensor, ...]
+    kernel: Any,
+    shape: torch.Size,
+    copies: int,
+    cos: Tensor,
+    tensors: tuple[Tensor, ...],
+    **constants: bool,
 ) -> None:
     batch, tokens, kv_heads, group, width = shape
     # Tokens after which the tables repeat: those of one row where all rows share them.
     heads, period = kv_heads * group, cos.shape[0] * cos.shape[2]
-    block = min(HEADS, triton.next_power_of_2(heads))
+    block, programs = _heads_of_a_program(heads)
     if batch * tokens:
-        grid = batch * tokens, triton.cdiv(heads, block)
         half = max(1, triton.next_power_of_2(width // 2))
-        kernel[grid](*tensors, period, group - 2, copies, width, heads, HEADS=block, HALF=half)
+        kernel[(batch * tokens, programs)](
+            *tensors, period, group - 2, copies, width, heads, HEADS=block, HALF=half, **constants
+        )

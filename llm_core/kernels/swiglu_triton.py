@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, library
 
+from llm_core.kernels.largest_triton import keep_largest, magnitude
+
 # A run is a block of gate channels and, behind it, the block of up channels that belongs to it:
 # `width` of each.
 
@@ -34,19 +36,6 @@ def _places(num_runs, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type
 
 
 @triton.jit
-def _magnitude(values):  # type: ignore[no-untyped-def]
-    """Bits of each number without its sign, which are ordered as magnitudes are; NaN is above
-    all."""
-    return values.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-
-
-@triton.jit
-def _keep_largest(largest, magnitudes):  # type: ignore[no-untyped-def]
-    program = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
-    tl.store(largest + program, tl.max(tl.max(magnitudes, axis=1), axis=0))
-
-
-@triton.jit
 def swiglu_forward(  # type: ignore[no-untyped-def]
     gate_up, out, largest, num_runs, width,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MEASURES: tl.constexpr,
@@ -57,7 +46,7 @@ def swiglu_forward(  # type: ignore[no-untyped-def]
     result = (gate / (1 + tl.exp(-gate)) * up).to(out.dtype.element_ty)
     tl.store(out + out_place, result, mask=there)
     if MEASURES:
-        _keep_largest(largest, _magnitude(result))
+        keep_largest(largest, magnitude(result))
 
 
 @triton.jit
@@ -75,7 +64,7 @@ def swiglu_backward(  # type: ignore[no-untyped-def]
     tl.store(out + gate_place, d_gate, mask=there)
     tl.store(out + gate_place + width, d_up, mask=there)
     if MEASURES:
-        _keep_largest(largest, tl.maximum(_magnitude(d_gate), _magnitude(d_up)))
+        keep_largest(largest, tl.maximum(magnitude(d_gate), magnitude(d_up)))
 
 
 @library.custom_op(
@@ -150,11 +139,6 @@ def _parts(gate_up: Tensor, width: int) -> Tensor:
     """Room for one number of each program."""
     *_, grid = _blocks(gate_up.numel() // (2 * width), width)
     return gate_up.new_empty(grid[0] * grid[1], dtype=torch.int32)
-
-
-def largest_of(parts: Tensor) -> Tensor:
-    """The largest magnitude, from the bits of all programs."""
-    return parts.amax().view(torch.float32)
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:

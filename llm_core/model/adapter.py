@@ -2,7 +2,9 @@
 library only.
 
 LoRA (Hu et al., 2021): a layer computes W x + s B A x, with A (rank, inputs), B (outputs, rank) and
-s = alpha / rank, or alpha / sqrt(rank) (Kalajdzievski, 2023, "rsLoRA"). A fused matrix has an A for
+s = alpha / rank, or alpha / sqrt(rank) (Kalajdzievski, 2023, "rsLoRA"). DoRA (Liu et al., 2024)
+also trains the length m of each row: m (W + s B A) x / n, where n are the lengths of the rows of
+W + s B A, as constants. A fused matrix has an A for
 each part that is a matrix of its own in Hugging Face's model, so that files of PEFT hold the same
 numbers: queries, keys and values, or gate and up. GPT-2 fuses queries, keys and values too.
 """
@@ -19,7 +21,7 @@ from typing import Literal
 from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError, nearest
 from llm_core.model.config import ModelConfig
 
-FACTOR = re.compile(r"\.lora\.[ab]$")
+FACTOR = re.compile(r"\.lora\.[abm]$")
 """End of the names of trained factors."""
 IN_CODES = re.compile(r"blocks\.\d+\.(attention\.(?:qkv|out)|ffn\.(?:gate_up|up|down))\.weight$")
 """Names of the weights that `adapter.base_codes` applies to."""
@@ -39,6 +41,8 @@ class AdapterConfig:
     """Strength of the factors: their product counts alpha / rank times."""
     scaling: Literal["rank", "root_rank"] = "rank"
     """What alpha is divided by. root_rank (rsLoRA) keeps the strength of high ranks."""
+    decomposed: bool = field(default=False, metadata=IN_KEY_IF_SET)
+    """Also train the length of each row, apart from its direction (DoRA)."""
     targets: tuple[str, ...] = ()
     """Layers of each block that get factors: qkv, out, gate_up (GPT-2: up), down. Empty: all."""
     base_dtype: Literal["fp32", "bf16"] = "fp32"
@@ -82,9 +86,11 @@ class Factored:
     parts: tuple[int, ...]
     """Rows of each part, which repeat to the end of the matrix; one part is all of it."""
 
-    def shapes(self, rank: int) -> dict[str, tuple[int, int]]:
-        """Of the factors: the A of each part below each other, and B in the order of the matrix."""
-        return {"a": (len(self.parts) * rank, self.columns), "b": (self.rows, rank)}
+    def shapes(self, adapter: AdapterConfig) -> dict[str, tuple[int, ...]]:
+        """Of the factors: the A of each part below each other, and B in the order of the matrix,
+        with the lengths of its rows where they are trained."""
+        rank, lengths = adapter.rank, {"m": (self.rows,)} if adapter.decomposed else {}
+        return {"a": (len(self.parts) * rank, self.columns), "b": (self.rows, rank), **lengths}
 
     @property
     def coded_groups(self) -> int:
@@ -134,11 +140,10 @@ class AdaptedModelConfig(ModelConfig):
 
     def num_factors(self) -> int:
         """All trained numbers."""
-        rank = self.adapter.rank
         of_block = sum(
             math.prod(shape)
             for layer in self.factored.values()
-            for shape in layer.shapes(rank).values()
+            for shape in layer.shapes(self.adapter).values()
         )
         return self.num_layers * of_block
 

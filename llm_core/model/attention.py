@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -35,6 +35,10 @@ SplitHeads = Callable[[Tensor, tuple[Tensor, Tensor]], tuple[Tensor, Tensor, Ten
 """qkv_BTGHD, `rope_tables` → turned q_BHTD and k_BGTD, v_BGTD; or k and v per query head."""
 
 
+SplitProduct = Callable[[Any, Tensor, tuple[Tensor, Tensor]], tuple[Tensor, Tensor, Tensor]]
+"""An attention, x_BTD, `rope_tables` → as `SplitHeads`."""
+
+
 def split_together(qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """`SplitHeads` without a backward and with few tokens, where fewer operations are faster:
     queries and keys turn as one."""
@@ -50,18 +54,21 @@ class Attention(nn.Module):
     kernel.
 
     `own_split`, where it is given, takes the place of torch's operations between the product and
-    attention; `split_cached` does in passes with a cache, which have no backward.
+    attention, and `own_product` that of the product too; `split_cached` does in passes with a
+    cache, which have no backward.
     """
 
     mix: Mix
     backend: Backend
     own_split: SplitHeads | None
+    own_product: SplitProduct | None
     split_cached: SplitHeads
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
         self.mix, self.backend, self.own_split = attend, "sdpa", None
+        self.own_product = None
         self.split_cached = split_together
         self.group_size, self.head_dim = config.num_heads // config.num_kv_heads, config.head_dim
         # Rows: for each key/value head its query heads, the key, the value (llm_core.model.fused).
@@ -79,6 +86,9 @@ class Attention(nn.Module):
         mask: Mask = CAUSAL,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
+        if self.own_product is not None and rope is not None and cache is None:
+            mixed_BHTD = self.mix(*self.own_product(self, x_BTD, rope), mask, self.backend)
+            return self.out(mixed_BHTD.transpose(1, 2).flatten(2))
         qkv_BTD = self.qkv(x_BTD)
         batch, tokens, _ = qkv_BTD.shape
         # Tensor parallelism leaves some of the groups here. Queries lose their group after

@@ -125,6 +125,7 @@ class _FeedForward(torch.autograd.Function):
         to_8_bits: Quantize,
     ) -> Tensor:
         from llm_core.kernels import swiglu_triton
+        from llm_core.kernels.largest_triton import largest_of
 
         x8_ND, x8_DN, x_scale = to_8_bits(x_ND, VALUES)
         into8_2FD, into8_D2F, into_scale = to_8_bits(into_2FD, VALUES)
@@ -133,9 +134,7 @@ class _FeedForward(torch.autograd.Function):
             x8_ND, into8_2FD, x_scale, into_scale, torch.bfloat16, use_fast_accum=True
         )
         gated_NF, parts = swiglu_triton.gated_measured(gate_up_N2F, block)
-        gated8_NF, gated8_FN, gated_scale = to_8_bits(
-            gated_NF, VALUES, swiglu_triton.largest_of(parts)
-        )
+        gated8_NF, gated8_FN, gated_scale = to_8_bits(gated_NF, VALUES, largest_of(parts))
         ctx.save_for_backward(
             x8_DN, x_scale, into8_D2F, into_scale, gate_up_N2F,
             gated8_FN, gated_scale, down8_FD, down_scale,
@@ -149,6 +148,7 @@ class _FeedForward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         from llm_core.kernels import swiglu_triton
+        from llm_core.kernels.largest_triton import largest_of
 
         (
             x8_DN, x_scale, into8_D2F, into_scale, gate_up_N2F,
@@ -159,12 +159,71 @@ class _FeedForward(torch.autograd.Function):
         dgated_NF = _multiply(dy8_ND, down8_FD, dy_scale, down_scale, torch.bfloat16)
         ddown_DF = _multiply(dy8_DN, gated8_FN, dy_scale, gated_scale, down_dtype)
         dinto_N2F, parts = swiglu_triton.gradient_measured(gate_up_N2F, dgated_NF, ctx.block)
-        dinto8_N2F, dinto8_2FN, dinto_scale = ctx.to_8_bits(
-            dinto_N2F, GRADIENTS, swiglu_triton.largest_of(parts)
-        )
+        dinto8_N2F, dinto8_2FN, dinto_scale = ctx.to_8_bits(dinto_N2F, GRADIENTS, largest_of(parts))
         dx_ND = _multiply(dinto8_N2F, into8_D2F, dinto_scale, into_scale, x_dtype)
         dinto_2FD = _multiply(dinto8_2FN, x8_DN, dinto_scale, x_scale, into_dtype)
         return dx_ND, dinto_2FD, ddown_DF, None, None
+
+
+class _SplitProduct(torch.autograd.Function):
+    """As `_Product` and `rope_triton.split` of its result, to the bit; the way back says how large
+    the gradient between them is.
+
+    copies: of each key and value, as there.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_ND: Tensor,
+        weight_FD: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        shape_BTGHD: tuple[int, ...],
+        copies: int,
+        to_8_bits: Quantize,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        from llm_core.kernels import rope_triton
+
+        x8_ND, x8_DN, x_scale = to_8_bits(x_ND, VALUES)
+        weight8_FD, weight8_DF, weight_scale = to_8_bits(weight_FD, VALUES)
+        ctx.save_for_backward(x8_DN, x_scale, weight8_DF, weight_scale, cos, sin)
+        ctx.dtypes = x_ND.dtype, weight_FD.dtype
+        ctx.copies, ctx.to_8_bits = copies, to_8_bits
+        qkv_NF = _multiply(
+            x8_ND, weight8_FD, x_scale, weight_scale, torch.bfloat16, use_fast_accum=True
+        )
+        return rope_triton.split(qkv_NF.view(shape_BTGHD), cos, sin, copies)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from llm_core.kernels import rope_triton
+        from llm_core.kernels.largest_triton import largest_of
+
+        x8_DN, x_scale, weight8_DF, weight_scale, cos, sin = ctx.saved_tensors
+        dqkv_BTGHD, parts = rope_triton.gradient_measured(*gradients, cos, sin, ctx.copies)
+        dqkv_NF = dqkv_BTGHD.flatten(2).flatten(0, 1)
+        dy8_NF, dy8_FN, dy_scale = ctx.to_8_bits(dqkv_NF, GRADIENTS, largest_of(parts))
+        dx_ND = _multiply(dy8_NF, weight8_DF, dy_scale, weight_scale, ctx.dtypes[0])
+        dweight_FD = _multiply(dy8_FN, x8_DN, dy_scale, x_scale, ctx.dtypes[1])
+        return dx_ND, dweight_FD, None, None, None, None, None
+
+
+def split_product(
+    attention: Any, x_BTD: Tensor, rope: tuple[Tensor, Tensor], own_keys: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Turned queries and keys, and values, of an attention with an 8-bit layer without a bias.
+
+    own_keys: with a key and a value for each query head.
+    """
+    from llm_core.kernels import rope_triton
+
+    layer, group = attention.qkv, attention.group_size
+    shape = *x_BTD.shape[:2], -1, group + 2, attention.head_dim
+    parts = _SplitProduct.apply(
+        x_BTD.flatten(0, 1), layer.weight, *rope, shape, group if own_keys else 1, layer.quantize
+    )
+    return rope_triton.in_order_of_heads(cast(tuple[Tensor, Tensor, Tensor], parts))
 
 
 def feed_forward(ffn: Any, x_BTD: Tensor) -> Tensor:

@@ -103,3 +103,15 @@ def whole_head_loss(
     """Through logits of all tokens."""
     learnt_BT, losses_BT = cross_entropy(head(hidden_BTD), targets_BT)
     return learnt_BT.sum(), losses_BT
+
+
+def each_head_loss(
+    head: nn.Linear,
+    hidden_BTD: Tensor,
+    targets_BT: Tensor,
+    cross_entropy: CrossEntropy = token_losses,
+) -> tuple[Tensor, Tensor]:
+    """As `whole_head_loss`, with what is learnt of each token, for losses that are not its sum."""
+    learnt_BT, losses_BT = cross_entropy(head(hidden_BTD), targets_BT)
+    # FSDP hooks what a model gives, which must not be a view.
+    return learnt_BT.clone(), losses_BT

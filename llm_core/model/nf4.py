@@ -25,6 +25,7 @@ from llm_core.model.adapter import (
     CODED_GROUP,
     AdaptedModelConfig,
     coded_layer,
+    is_factor,
     layers_of,
 )
 from llm_core.model.config import ModelConfig
@@ -149,10 +150,12 @@ class CodedWeight(nn.Module):
 
 def as_it_rests(config: ModelConfig, name: str, weight: Tensor) -> Tensor:
     """A whole weight as this model computes with it: in float32 the numbers of its codes, where it
-    is kept in codes."""
-    if (layer := coded_layer(config, name)) is None:
+    is kept in codes, and rounded, where frozen matrices are kept in 16 bits."""
+    if not isinstance(config, AdaptedModelConfig) or is_factor(name):
         return weight
-    assert isinstance(config, AdaptedModelConfig)
+    if (layer := coded_layer(config, name)) is None:
+        is_short = config.adapter.base_dtype == "bf16" and weight.ndim > 1
+        return weight.to(torch.bfloat16).to(weight.dtype) if is_short else weight
     codes = CodedWeight(config, layer, *weight.shape).to_empty(device=weight.device)
     codes.write(weight, *map(range, weight.shape))
     return codes.numbers(torch.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from functools import partial
 
 import torch
 
@@ -12,6 +13,7 @@ from llm_core.model.attention import SplitHeads
 from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.model.experts import SparseFeedForward
 from llm_core.model.feed_forward import Gated, SwiGLU
+from llm_core.model.float8 import Float8Linear, split_product
 from llm_core.model.norm import AddNorm, RMSNorm
 from llm_core.model.precision import HALF_DTYPES
 from llm_core.model.transformer import Block
@@ -61,6 +63,9 @@ def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> 
             block.add_norm = add_then_norm
         if not block.attention.qk_norm:
             block.attention.own_split = split_heads
+            qkv = block.attention.qkv
+            if isinstance(qkv, Float8Linear) and qkv.bias is None:
+                block.attention.own_product = partial(split_product, own_keys=own_keys)
 
 
 def triton_kernels(own_keys: bool) -> tuple[Gated, AddNorm, SplitHeads]:

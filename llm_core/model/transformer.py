@@ -21,6 +21,7 @@ from llm_core.model.feed_forward import GELU, FeedForward, SwiGLU
 from llm_core.model.lora import add_factors
 from llm_core.model.loss import HeadLoss, whole_head_loss
 from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
+from llm_core.model.noise import uniform
 from llm_core.model.norm import AddNorm, add_then_norm, make_norm
 from llm_core.model.rope import rope_tables
 
@@ -90,8 +91,9 @@ class Transformer(nn.Module):
     Parts may be None, where a pipeline has given them to another process: without `embedding` the
     input is the residual stream of the blocks before, without `head` the output is the residual
     stream for the blocks after. A layout may set `head_loss`; `to_head`, which brings to the head
-    what other processes hold of the residual stream; over how many its tokens are cut; and
-    `stream_dtype`, in which it goes from block to block (None: as weights of the embedding).
+    what other processes hold of the residual stream; over how many its tokens are cut, and
+    `own_tokens`, which takes this process's; `stream_dtype`, in which it goes from block to block
+    (None: as weights of the embedding); and `noise_scale`, the size of noise on embeddings.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -101,6 +103,8 @@ class Transformer(nn.Module):
         self.pattern = Pattern(window=config.window)
         self.stream_pieces = 1
         self.stream_dtype: torch.dtype | None = None
+        self.noise_scale = 0.0
+        self.own_tokens: Callable[[Tensor], Tensor] = as_it_is
         self.head_loss: HeadLoss = whole_head_loss
         self.to_head: Callable[[Tensor], Tensor] = as_it_is
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
@@ -126,14 +130,16 @@ class Transformer(nn.Module):
         cache: KeyValueCache | None = None,
         documents_BK: Tensor | None = None,
         counted_BT: Tensor | None = None,
+        noise_BT: Tensor | None = None,
     ) -> Tensor:
         """The normed last residual stream, hidden_BTD.
 
         positions_BT: place of each token in its document; 0, 1, 2 … in each when None. cache: keys
         and values of earlier tokens; without one, attention is causal over `ids_BT` alone.
         documents_BK: which document of its row each token belongs to; they do not attend each
-        other. None: one per row. counted_BT: which tokens count in the balance of experts. Raises
-        ConfigError for a cache where a pattern or documents narrow what a token attends.
+        other. None: one per row. counted_BT: which tokens count in the balance of experts.
+        noise_BT: keys of the noise on their embeddings (`llm_core.model.noise`). Raises ConfigError
+        for a cache where a pattern or documents narrow what a token attends.
         """
         if cache is not None:
             self._check_cached(documents_BK)
@@ -144,6 +150,9 @@ class Transformer(nn.Module):
             else:
                 positions_BT = restarting_positions(documents_BK)
         x_BTD = self._into_stream(self.embedding(ids_BT)) if self.embedding is not None else ids_BT
+        if noise_BT is not None and self.embedding is not None:
+            noise_BTD = uniform(self.own_tokens(noise_BT), self.config.dim)
+            x_BTD = x_BTD + (self.noise_scale * noise_BTD).to(x_BTD.dtype)
         rope = None
         if self.config.positions == "rotary":
             shape = self.config.head_dim, self.config.rope_theta
@@ -200,13 +209,14 @@ class Transformer(nn.Module):
         documents_BK: Tensor | None = None,
         targets_BT: Tensor | None = None,
         counted_BT: Tensor | None = None,
+        noise_BT: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """logits_BTV: scores of the token that follows each token.
 
         With targets, what `head_loss` gives: the loss summed over them, and losses_BT without
         gradient; logits need never be whole.
         """
-        hidden_BTD = self.hidden(ids_BT, positions_BT, cache, documents_BK, counted_BT)
+        hidden_BTD = self.hidden(ids_BT, positions_BT, cache, documents_BK, counted_BT, noise_BT)
         if self.head is None:
             return hidden_BTD
         hidden_BTD = self.to_head(hidden_BTD)

@@ -30,7 +30,7 @@ from llm_core.memory.tiling import apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ComputeConfig, ModelConfig
 from llm_core.model.float8 import apply_float8
-from llm_core.model.loss import CrossEntropy, token_losses
+from llm_core.model.loss import CrossEntropy, each_head_loss, token_losses
 from llm_core.model.operations import apply_kernels, check_kernels
 from llm_core.model.precision import HALF_DTYPES, stream_dtype
 from llm_core.model.transformer import Transformer
@@ -60,12 +60,15 @@ def build_layout(
     memory: MemoryConfig = NO_SAVINGS,
     fill: bool = True,
     trains: Callable[[str], bool] | None = None,
+    sums_losses: bool = True,
+    noise_scale: float = 0.0,
 ) -> Layout:
     """This rank's model with attention kernel, laid out over processes.
 
     fill: with initial weights; else they are whatever was in memory, for a caller that reads them.
-    trains: whether the weight of a global name is trained; None: all are. Raises ConfigError where
-    a layout cannot do what is asked for.
+    trains: whether the weight of a global name is trained; None: all are. sums_losses: false for a
+    model that gives what is learnt of each token. noise_scale: of noise on embeddings. Raises
+    ConfigError where a layout cannot do what is asked for.
     """
     check_kernels(compute.kernels, ranks.device, config, compute.dtype)
     plan = parallel.plan(config)
@@ -75,7 +78,9 @@ def build_layout(
         tensor.apply(model, parts.values())
     if trains is not None:
         freeze(model, plan, trains)
-    _set_stream_and_loss(parts, tensor, compute, memory)
+    _set_stream_and_loss(parts, tensor, compute, memory, sums_losses)
+    for part in parts.values():
+        part.noise_scale = noise_scale
     apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
     if compute.float8:
         apply_float8(model, ranks.device, compute.kernels)
@@ -145,6 +150,7 @@ def _set_stream_and_loss(
     tensor: TensorShards | None,
     compute: ComputeConfig,
     memory: MemoryConfig,
+    sums_losses: bool,
 ) -> None:
     """Say in which numbers each stage's residual stream goes, and how its head takes the loss."""
     loss: CrossEntropy = partial(token_losses, z_loss=compute.z_loss)
@@ -154,7 +160,10 @@ def _set_stream_and_loss(
         # Float32 logits then never leave the kernel.
         loss = partial(torch.compile(token_losses, dynamic=False), z_loss=compute.z_loss)
     for part in parts.values():
-        part.head_loss, part.stream_dtype = head_loss(memory, loss), stream_dtype(compute.dtype)
+        part.head_loss = partial(each_head_loss, cross_entropy=loss)
+        if sums_losses:
+            part.head_loss = head_loss(memory, loss)
+        part.stream_dtype = stream_dtype(compute.dtype)
         if tensor is not None:
             part.to_head, part.stream_pieces = tensor.enter, tensor.size if tensor.sequence else 1
 

@@ -119,10 +119,17 @@ class TensorShards:
             learned = self.sequence and model.config.positions == "learned"
             positions = CutPositions(model.positions.weight, self) if learned else None
             for one in (model, *parts):
+                if self.sequence:
+                    one.own_tokens = self.own_tokens
                 if one.embedding is not None:
                     one.embedding = embedding  # type: ignore[assignment]
                     if positions is not None:
                         one.positions = positions  # type: ignore[assignment]
+
+    def own_tokens(self, whole_BT: Tensor) -> Tensor:
+        """The columns of this process, where tokens of the residual stream are cut."""
+        each = whole_BT.shape[1] // self.size
+        return whole_BT[:, self.rank * each : (self.rank + 1) * each]
 
     def _share_experts(self, ffn: SparseFeedForward) -> None:
         """Each process computes its experts, and its channels of the shared one, for all tokens."""
@@ -223,5 +230,4 @@ class CutPositions(nn.Module):
         self.weight, self.shards = weight, shards
 
     def forward(self, positions_BT: Tensor) -> Tensor:
-        each, rank = positions_BT.shape[1] // self.shards.size, self.shards.rank
-        return F.embedding(positions_BT[:, rank * each : (rank + 1) * each], self.weight)
+        return F.embedding(self.shards.own_tokens(positions_BT), self.weight)

@@ -107,7 +107,7 @@ def block_shapes(model: ModelConfig) -> dict[str, Shape]:
     shapes |= _linear("ffn.down", model.dim, model.ffn_dim, model.ffn_bias)
     if isinstance(model, AdaptedModelConfig):
         for name, layer in model.factored.items():
-            factors = layer.shapes(model.adapter.rank)
+            factors = layer.shapes(model.adapter)
             shapes |= {f"{name}.lora.{each}": shape for each, shape in factors.items()}
     return shapes
 

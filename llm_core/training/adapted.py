@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from llm_core.config import ConfigError
 from llm_core.huggingface.adapter import read_adapter, write_adapter
+from llm_core.huggingface.export import read_weights
 from llm_core.huggingface.files import read_tensors
+from llm_core.huggingface.names import Made
 from llm_core.model.adapter import AdaptedModelConfig, is_factor
 from llm_core.model.lora import merged
+from llm_core.model.nf4 import as_it_rests
 from llm_core.optim.groups import is_trained
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.weights import initialize, write_weights
@@ -44,10 +50,37 @@ def fill_factors(layout: Layout, config: RunConfig) -> None:
     """Give factors the values that the run begins with. Raises ConfigError where those of
     `adapter.init_from` are of another kind."""
     initialize(layout, config.train.seed, is_factor)
+    if config.adapter.decomposed:
+        write_weights(layout, lengths_of_base(config), is_length)
     if config.adapter.init_from is not None:
         assert isinstance(config.trained_model, AdaptedModelConfig)
         found = read_adapter(config.adapter.init_from, config.trained_model)
         write_weights(layout, found, is_factor)
+
+
+def is_length(name: str) -> bool:
+    """Whether a factor holds the lengths of rows."""
+    return name.endswith(".lora.m")
+
+
+def lengths_of_base(config: RunConfig) -> Made:
+    """Lengths of the rows of the frozen matrices, as they rest: with them training begins with the
+    base as it is."""
+    model, folder = config.trained_model, config.train.init_from
+    assert isinstance(model, AdaptedModelConfig)
+    if folder is None:
+        raise ConfigError(
+            "adapter.decomposed (true) begins with the lengths of the rows of a model, and"
+            " train.init_from is null; set train.init_from=FOLDER"
+        )
+    weights = read_weights(folder, config.model)
+
+    def lengths(name: str, rows: slice) -> Tensor:
+        whole = as_it_rests(model, name, weights.rows(name, rows))
+        return whole.to(torch.promote_types(whole.dtype, torch.float32)).norm(dim=1)
+
+    layers = (f"blocks.{n}.{each}" for n in range(model.num_layers) for each in model.factored)
+    return Made({f"{each}.lora.m": partial(lengths, f"{each}.weight") for each in layers})
 
 
 def base_digest(folder: Path) -> str:

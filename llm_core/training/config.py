@@ -13,6 +13,7 @@ from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from llm_core.data.config import DataConfig
 from llm_core.data.ramp import BatchSizes
 from llm_core.model.config import ComputeConfig
+from llm_core.training.preference.config import PreferenceConfig
 
 GRACE_S = 120.0
 """Enough for the state of seven billion weights, 84 GB with that of AdamW, at 1 GB/s."""
@@ -76,8 +77,13 @@ class TrainConfig(ComputeConfig):
     init_vocab: Literal["keep", "grow"] = field(default="keep", metadata=IN_KEY_IF_SET)
     """grow: a tokenizer with more ids than the model of `init_from` adds rows to its embedding and
     head, to a multiple of 8. keep: it is refused."""
+    neftune_alpha: float = field(default=0.0, metadata=IN_KEY_IF_SET)
+    """Noise on embeddings in training: uniform, up to alpha / sqrt(seq_len x model.dim) (NEFTune,
+    Jain et al., 2023, has 5 to 15). 0: none."""
     data: DataConfig = field(default_factory=DataConfig)
     """Packing, order and mixture of the sequences."""
+    preference: PreferenceConfig = field(default_factory=PreferenceConfig, metadata=IN_KEY_IF_SET)
+    """Pairs of answers to learn from in place of tokens (train=dpo). A sequence is then a pair."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -93,6 +99,7 @@ class TrainConfig(ComputeConfig):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1")
         self._check_ramp()
+        self._check_preference()
         if self.init_vocab == "grow" and self.init_from is None:
             raise ConfigError(
                 "init_vocab (grow) is for a model that is loaded; set train.init_from=FOLDER, or"
@@ -114,6 +121,10 @@ class TrainConfig(ComputeConfig):
             raise ConfigError(f"grace_s ({self.grace_s}) must be seconds above 0; try 120")
         if not 0 <= self.ema < 1:
             raise ConfigError(f"ema ({self.ema}) must be at least 0 and below 1; 0.999 is usual")
+        if not 0 <= self.neftune_alpha < math.inf:
+            raise ConfigError(
+                f"neftune_alpha ({self.neftune_alpha}) must not be negative; 5 is usual, 0 is none"
+            )
         if self.z_loss < 0:
             raise ConfigError(f"z_loss ({self.z_loss}) must not be negative; PaLM has 1e-4")
         if self.validate_every < 0:
@@ -131,6 +142,27 @@ class TrainConfig(ComputeConfig):
         """Whether a checkpoint is due after a step."""
         every = self.keep_checkpoints_every
         return step % self.checkpoint_every == 0 or (every > 0 and step % every == 0)
+
+    def noise_scale(self, dim: int) -> float:
+        """Most that noise adds to a number of an embedding of this width."""
+        return self.neftune_alpha / math.sqrt(self.seq_len * dim)
+
+    @property
+    def learns_pairs(self) -> bool:
+        """Whether the loss is one of pairs of answers."""
+        return self.preference.kind != "none"
+
+    def _check_preference(self) -> None:
+        if self.learns_pairs != (self.data.packing == "pairs"):
+            raise ConfigError(
+                f"preference.kind ({self.preference.kind}) and data.packing ({self.data.packing})"
+                " must be dpo and pairs together; use train=dpo"
+            )
+        if self.learns_pairs and self.init_from is None:
+            raise ConfigError(
+                "preference.kind (dpo) compares with the model that training starts from, and"
+                " init_from is null; set train.init_from=FOLDER"
+            )
 
     def _check_ramp(self) -> None:
         for end in self.batch_ramp:

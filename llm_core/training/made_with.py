@@ -76,7 +76,7 @@ def made_with(config: RunConfig, *splits: TokenShards) -> MadeWith:
         if (base := config.train.init_from) is not None:
             # Whose weights are frozen, and so in no checkpoint.
             settings[BASE_DIGEST] = base_digest(base)
-    digests = {f"shards.{shards.split}": _digest(shards) for shards in splits}
+    digests = {f"shards.{shards.split}": digest_of(shards) for shards in splits}
     return MadeWith(settings | digests, config.optim, config.train.batch_sizes)
 
 
@@ -90,7 +90,7 @@ def _dotted(name: str, value: Any) -> dict[str, Any]:
     return {name: value}
 
 
-def _digest(shards: TokenShards) -> str:
+def digest_of(shards: TokenShards) -> str:
     """Of what shards say of themselves, digests of tokens included: no token is read for it."""
     metadata = json.dumps([shard.metadata for shard in shards.shards], sort_keys=True)
     return hashlib.blake2b(metadata.encode(), digest_size=8).hexdigest()

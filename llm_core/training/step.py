@@ -19,6 +19,7 @@ from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.sources import SourceSums
 from llm_core.model.loss import count_targets
 from llm_core.model.masks import restarting_positions
+from llm_core.model.noise import token_keys
 from llm_core.model.precision import autocast
 from llm_core.parallel.apply import last_micro_batch
 from llm_core.parallel.gradients import finish_gradients, gradient_norm
@@ -26,6 +27,7 @@ from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks
 from llm_core.profiling.kinds import OPTIMIZER_MARK
 from llm_core.training.expert_load import set_divisor, take_loads
+from llm_core.training.preference.pairs import Pairs, has_targets, pairs_of
 from llm_core.training.run_config import RunConfig
 
 Rows = dict[str, Tensor]
@@ -64,18 +66,26 @@ def train_step(
     on every rank.
 
     batch: whole rows of this data-parallel rank. With sources in it and `num_sources` of them,
-    (nats, targets) of each follow the report, and then the load of each expert of each layer.
+    (nats, targets) of each follow the report, or the sums of its pairs of answers, and then the
+    load of each expert of each layer.
     """
     ids_BT, targets_BT, rows = place(batch, layout, ranks)
-    by_source = None
+    if config.train.neftune_alpha:
+        rows["noise_BT"] = noise_keys(batch, layout, config.train.seed, ranks)
+    by_source = pairs = None
+    if config.train.learns_pairs:
+        pairs = pairs_of(config.train.preference, rows.get("documents_BK"), batch.references_B2)
     if num_sources and batch.sources_BT is not None:
         by_source = SourceSums(own_columns(batch.sources_BT, layout, ranks), num_sources)
-    num_targets = ranks.sum_targets(count_targets(targets_BT))
+    own_targets = count_targets(targets_BT) if pairs is None else has_targets(targets_BT).sum()
+    num_targets = ranks.sum_targets(own_targets)
     count, scale = num_targets.clamp(min=1), optimizer.loss_scale
     divisor = count if scale is None else count / scale
-    loss = accumulate_gradients(layout, ids_BT, targets_BT, rows, divisor, config, ranks, by_source)
+    sums_of = by_source, pairs
+    loss = accumulate_gradients(layout, ids_BT, targets_BT, rows, divisor, config, ranks, *sums_of)
     loads_LE = take_loads(layout, len(ids_BT) // config.train.micro_batch_sequences)
     counted = [by_source.sums_S2] if by_source is not None else []
+    counted += [pairs.sums_4] if pairs is not None else []
     counted += [loads_LE] if loads_LE is not None else []
     own = torch.cat([each.flatten() for each in counted]) if counted else None
     loss, norm, sums = agree(loss, gradient_norm(layout), ranks, own)
@@ -112,10 +122,10 @@ def agree(
 
 def place(batch: Batch, layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, Rows]:
     """(ids_BT, targets_BT, rows) on this rank's device, its slice of tokens in a context."""
-    ids_BT, targets_BT, documents_BK, _ = batch
     ids_BT, targets_BT = (
-        tensor.to(ranks.device, non_blocking=True) for tensor in (ids_BT, targets_BT)
+        tensor.to(ranks.device, non_blocking=True) for tensor in (batch.ids_BT, batch.targets_BT)
     )
+    documents_BK = batch.documents_BT
     rows = {}
     if documents_BK is not None:
         rows["documents_BK"] = documents_BK = documents_BK.to(ranks.device, non_blocking=True)
@@ -128,6 +138,16 @@ def place(batch: Batch, layout: Layout, ranks: Ranks) -> tuple[Tensor, Tensor, R
         # Padding and what no loss is taken of must not be balanced.
         rows["counted_BT"] = targets_BT != IGNORED
     return ids_BT, targets_BT, rows
+
+
+def noise_keys(batch: Batch, layout: Layout, seed: int, ranks: Ranks) -> Tensor:
+    """Keys of the noise on this process's tokens."""
+    assert batch.numbers_B is not None, "rows do not say which of the run they are"
+    num_tokens = batch.ids_BT.shape[1]
+    columns_T = torch.arange(num_tokens, device=ranks.device)
+    if layout.context is not None:
+        columns_T = layout.context.columns(num_tokens, ranks.device)
+    return token_keys(seed, batch.numbers_B.to(ranks.device, non_blocking=True), columns_T)
 
 
 def own_columns(whole_BK: Tensor, layout: Layout, ranks: Ranks) -> Tensor:
@@ -147,12 +167,14 @@ def accumulate_gradients(
     config: RunConfig,
     ranks: Ranks,
     by_source: SourceSums | None = None,
+    pairs: Pairs | None = None,
 ) -> Tensor:
     """Add the gradient of the summed loss / `count` of this rank's rows, and give that loss, of
     nats alone, as a float64 scalar.
 
     count: targets of the whole global batch; losses are divided before backward, so ranks only ever
-    add. by_source: gets the losses of this rank's tokens.
+    add. by_source: gets the losses of this rank's tokens. pairs: what the loss is taken of, in
+    place of tokens; `count` is theirs.
     """
     size = config.train.micro_batch_sequences
     set_divisor(layout, count)
@@ -174,10 +196,13 @@ def accumulate_gradients(
                     targets_BT=targets_BT[piece],
                     **{name: value[piece] for name, value in rows.items()},
                 )
+                if pairs is not None:
+                    losses_BT = pairs.losses(learnt, targets_BT[piece], piece)
+                    learnt = losses_BT.sum()
             (learnt / count).backward()
         if by_source is not None:
             by_source.add(losses_BT, by_source.sources_BT[piece])
-        loss += losses_BT.sum() / count
+        loss += losses_BT.detach().sum() / count
     finish_gradients(layout)
     return loss
 

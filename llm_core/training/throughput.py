@@ -80,8 +80,8 @@ class StepClock:
 
     def see(self, batch: Batch, pattern: Pattern) -> None:
         """Count what attends in a batch of this process, by the pattern of the model."""
-        ids_BT, _, documents_BT, _ = batch
-        rows, tokens = ids_BT.shape
+        documents_BT = batch.documents_BT
+        rows, tokens = batch.ids_BT.shape
         model, times = self.config.model, 1
         if documents_BT is None:
             documents_BT, times = torch.zeros(1, tokens, dtype=torch.int32), rows

@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-import numpy as np
-
 from llm_core.checkpoint.checkpoints import Checkpoints
 from llm_core.checkpoint.index import CheckpointError
 from llm_core.config import ConfigError
@@ -48,7 +46,7 @@ from llm_core.profiling.roofline import training_peak
 from llm_core.training.adapted import fill_factors, is_plain, publish_adapted, trains
 from llm_core.training.alarms import watch
 from llm_core.training.fastest import with_fastest
-from llm_core.training.made_with import made_with
+from llm_core.training.made_with import digest_of, made_with
 from llm_core.training.metric_log import (
     METRICS_FILE,
     PROFILE_FOLDER,
@@ -56,12 +54,13 @@ from llm_core.training.metric_log import (
     MetricLog,
 )
 from llm_core.training.outer.diloco import Outer, make_outer
+from llm_core.training.references import ReferenceTable
 from llm_core.training.rollback import Rollback
 from llm_core.training.run_config import RunConfig, read_run_config
 from llm_core.training.status import STATUS_FILE, Heartbeat
 from llm_core.training.throughput import StepClock
 from llm_core.training.trainer import Preempted, Trainer
-from llm_core.training.validate import read_validation_set
+from llm_core.training.validate import padded_bytes_per_token, read_validation_set
 from llm_core.training.workdir import (
     MODEL_FOLDER,
     MODELS_FOLDER,
@@ -170,10 +169,15 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
                 validation_shards,
                 train.seq_len,
                 train.max_val_sequences,
-                padded_bytes_per_token(config),
+                padded_bytes_per_token(config.bytes_per_token, config.model.vocab_size),
                 train.data,
             )
-            layout, optimizer, start, outer = resume(config, workdir, ranks, saved, metrics)
+            pairs = None
+            if train.learns_pairs:
+                splits = digest_of(shards), digest_of(validation_shards)
+                pairs = ReferenceTable(config, workdir, ranks, loader, validation, splits)
+            layout, optimizer, start, outer = resume(config, workdir, ranks, saved, metrics, pairs)
+            validation = validation if pairs is None else pairs.validation
             if outer is not None:
                 start = logs.enter_context(outer.attended(start))
             if ranks.is_first:
@@ -269,8 +273,10 @@ def resume(
     ranks: Ranks,
     checkpoints: Checkpoints,
     metrics: MetricLog | None,
+    pairs: ReferenceTable | None = None,
 ) -> tuple[Layout, Optimizer, int, Outer | None]:
-    """Model and optimizer as the newest checkpoint has them, its step, and who meets others."""
+    """Model and optimizer as the newest checkpoint has them, its step, and who meets others. pairs:
+    gets what it lacks from the model that the run begins with."""
     train = config.train
     layout = build_layout(
         config.trained_model,
@@ -280,12 +286,17 @@ def resume(
         config.memory,
         fill=False,
         trains=partial(trains, config),
+        sums_losses=not train.learns_pairs,
+        noise_scale=train.noise_scale(config.model.dim),
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
     outer = make_outer(config.parallel.outer, layout)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
-    if has_frozen:  # which are in no checkpoint
+    lacks_references = pairs is not None and not pairs.is_kept
+    if has_frozen or lacks_references:  # frozen weights are in no checkpoint
         fill(layout, config)
+    if pairs is not None:
+        pairs.complete(layout)
     start = checkpoints.load(layout, optimizer, train.restart)
     if start > train.num_steps:
         raise ConfigError(
@@ -312,23 +323,6 @@ def fill(layout: Layout, config: RunConfig) -> None:
         return
     read = read_grown_weights if train.init_vocab == "grow" else read_weights
     write_weights(layout, read(train.init_from, config.model), is_plain)
-
-
-def padded_bytes_per_token(config: RunConfig) -> np.ndarray:
-    """Bytes per id, with zeros for ids that the model has and the tokenizer has not."""
-    try:
-        table = np.load(config.bytes_per_token, allow_pickle=False).astype(np.int64)
-    except (ValueError, EOFError) as error:
-        raise ConfigError(
-            f"bytes_per_token ({config.bytes_per_token}) is not a table of numbers; give that of a"
-            " tokenizer"
-        ) from error
-    if len(table) > config.model.vocab_size:
-        raise ConfigError(
-            f"model.vocab_size ({config.model.vocab_size}) must hold the {len(table)} ids of the"
-            " tokenizer; 0 takes them all"
-        )
-    return np.pad(table, (0, config.model.vocab_size - len(table)))
 
 
 class StopFlag:

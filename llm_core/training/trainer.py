@@ -26,13 +26,20 @@ from llm_core.profiling.recorder import Recorder
 from llm_core.training.expert_load import load_row
 from llm_core.training.metric_log import MetricLog
 from llm_core.training.outer.diloco import Outer
+from llm_core.training.preference.pairs import metrics_of, pairs_of
 from llm_core.training.rollback import Rollback, event_rows, learnt_sequences, passed_batches
 from llm_core.training.run_config import RunConfig
 from llm_core.training.schedule import learning_rate
 from llm_core.training.stale.worker import Worker, make_worker
 from llm_core.training.step import own_columns, place, token_losses, train_step
 from llm_core.training.throughput import StepClock
-from llm_core.training.validate import ValidationSet, micro_batches, partial_sums, result
+from llm_core.training.validate import (
+    ValidationSet,
+    micro_batches,
+    pair_sums,
+    partial_sums,
+    result,
+)
 
 Batches = Callable[[int], Batch]
 """Step, counted from 0 → the rows of this rank."""
@@ -174,7 +181,9 @@ class Trainer:
             if self.metrics:
                 sequences = learnt_sequences(step, train.batch_sizes, self._rollbacks)
                 row = report.row(step, lr, sequences * train.seq_len)
-                if of_sources and report.updated:
+                if train.learns_pairs and report.updated:
+                    row |= metrics_of(of_sources)
+                elif of_sources and report.updated:
                     row["by_source"] = self._losses_by_source(of_sources)
                 if loads and report.updated:
                     row |= load_row(loads, self.config.model.num_layers)
@@ -241,7 +250,8 @@ class Trainer:
             sums = self.validation_sums()
         if sums is None:
             return False
-        found, *of_sources = map(result, sums.cpu())
+        whole, *others = sums.cpu()
+        found = result(whole)
         # The device has been waited for: only now may the time of the next steps begin.
         self.clock.restart()
         if not math.isfinite(found.val_loss):
@@ -251,8 +261,10 @@ class Trainer:
             )
         if self.metrics:
             row: dict[str, Any] = {"step": step, **dataclasses.asdict(found)}
-            if of_sources:
-                each = map(dataclasses.asdict, of_sources)
+            if self.config.train.learns_pairs:
+                row |= metrics_of(others[0].tolist(), "val_")
+            elif others:
+                each = map(dataclasses.asdict, map(result, others))
                 row["by_source"] = dict(zip(self.validation.sources, each, strict=True))
             self.metrics.write(row)
         return True
@@ -278,7 +290,9 @@ class Trainer:
         """Sums over the validation set, in all and by source, on every rank; None when stopped."""
         device = self.ranks.device
         num_sources = len(self.validation.sources)
-        sums = torch.zeros(1 + num_sources, 4, dtype=torch.float64, device=device)
+        preference = self.config.train.preference
+        num_others = num_sources + self.config.train.learns_pairs
+        sums = torch.zeros(1 + num_others, 4, dtype=torch.float64, device=device)
         bytes_per_token_V = self.validation.bytes_per_token_V.to(device)
         stop = False
         size = self.config.train.micro_batch_sequences
@@ -289,7 +303,11 @@ class Trainer:
             sources_BT = batch.sources_BT
             if sources_BT is not None:
                 sources_BT = own_columns(sources_BT, self.layout, self.ranks)
-            if self.ranks.counts_losses:
+            if self.config.train.learns_pairs and self.ranks.counts_losses:
+                pairs = pairs_of(preference, rows.get("documents_BK"), batch.references_B2)
+                assert losses_BT is not None, "pairs are not trained in a pipeline"
+                sums += pair_sums(losses_BT, targets_BT, bytes_per_token_V, pairs)
+            elif self.ranks.counts_losses:
                 sums += partial_sums(
                     losses_BT, targets_BT, bytes_per_token_V, sources_BT, num_sources
                 )

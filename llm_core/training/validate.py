@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,9 +20,11 @@ from torch import Tensor
 from llm_core.config import ConfigError
 from llm_core.data.batch import IGNORED, Batch
 from llm_core.data.config import DataConfig
+from llm_core.data.loader import Loader
 from llm_core.data.shards import TokenShards
 from llm_core.data.sources import largest
 from llm_core.parallel.ranks import Ranks
+from llm_core.training.preference.pairs import Pairs, of_chosen
 
 DEFAULT = DataConfig()
 
@@ -39,13 +42,16 @@ class ValidationSet:
     """Names of the sources that are counted apart; none where all is of one."""
     sources_BT: Tensor | None = None
     """int64 place of each target's source among them."""
+    references_B2: Tensor | None = None
+    """Of pairs of answers, once they are computed (`llm_core.data.batch`)."""
 
 
 @dataclass(frozen=True)
 class ValidationResult:
     val_loss: float
-    """Nats per token, special tokens included."""
+    """Nats per token, special tokens included; of pairs of answers, their mean loss."""
     val_bpb: float
+    """Of pairs, that of the chosen answers."""
 
 
 def read_validation_set(
@@ -55,7 +61,9 @@ def read_validation_set(
     bytes_per_token: np.ndarray,
     config: DataConfig = DEFAULT,
 ) -> ValidationSet:
-    """Raises ConfigError when the split has no token to predict."""
+    """Raises ConfigError when the split has no token to predict, or no pair."""
+    if config.packing == "pairs":
+        return _pairs_of_split(shards, seq_len, max_sequences, bytes_per_token, config)
     num_windows = math.ceil((shards.num_tokens - 1) / seq_len)
     if num_windows < 1:
         raise ConfigError(
@@ -88,6 +96,37 @@ def read_validation_set(
         sources,
         sources_BT,
     )
+
+
+def _pairs_of_split(
+    shards: TokenShards,
+    seq_len: int,
+    max_sequences: int,
+    bytes_per_token: np.ndarray,
+    config: DataConfig,
+) -> ValidationSet:
+    loader = Loader(shards, seq_len, 1, 0, data=config)
+    chosen = min(loader.num_samples, max_sequences)
+    batch = loader.rows(np.arange(chosen) * loader.num_samples // chosen)
+    table = torch.from_numpy(bytes_per_token)
+    return ValidationSet(batch.ids_BT, batch.targets_BT, table, batch.documents_BT)
+
+
+def padded_bytes_per_token(file: Path, vocab_size: int) -> np.ndarray:
+    """Bytes per id, with zeros for ids that the model has and the tokenizer has not. Raises
+    ConfigError for a file of another kind."""
+    try:
+        table = np.load(file, allow_pickle=False).astype(np.int64)
+    except (ValueError, EOFError) as error:
+        raise ConfigError(
+            f"bytes_per_token ({file}) is not a table of numbers; give that of a tokenizer"
+        ) from error
+    if len(table) > vocab_size:
+        raise ConfigError(
+            f"model.vocab_size ({vocab_size}) must hold the {len(table)} ids of the tokenizer; 0"
+            " takes them all"
+        )
+    return np.pad(table, (0, vocab_size - len(table)))
 
 
 def sources_of(
@@ -134,9 +173,23 @@ def partial_sums(
     return torch.cat([whole, belongs.double() @ of_each])
 
 
+def pair_sums(
+    losses_BT: Tensor, targets_BT: Tensor, bytes_per_token_V: Tensor, pairs: Pairs
+) -> Tensor:
+    """Float64 (2, 4) of a micro batch of pairs: as `partial_sums` with losses and number of pairs
+    in place of those of tokens, then `Pairs.sums_4`."""
+    chosen_BT = of_chosen(targets_BT, pairs.documents_BT)
+    sums = partial_sums(losses_BT * (chosen_BT != IGNORED), chosen_BT, bytes_per_token_V)
+    loss = pairs.losses(losses_BT, targets_BT, slice(None)).sum()
+    sums[0, :2] = torch.stack([loss, pairs.sums_4[0]])
+    return torch.cat([sums, pairs.sums_4[None]])
+
+
 def micro_batches(data: ValidationSet, size: int, ranks: Ranks) -> list[Batch]:
     """This rank's share; as many on every rank: FSDP needs all in each."""
-    whole = Batch(data.ids_BT, data.targets_BT, data.documents_BT, data.sources_BT)
+    whole = Batch(
+        data.ids_BT, data.targets_BT, data.documents_BT, data.sources_BT, data.references_B2
+    )
 
     def rows(start: int, stop: int) -> Batch:
         return Batch(*(None if part is None else part[start:stop] for part in whole))  # type: ignore[arg-type]

@@ -4,6 +4,9 @@ The text of a chat is the contents of its turns, with a blank line between them.
 nothing else: no roles, no template. The column `turns`, list<struct<role, start, end>> with UTF-8
 offsets, is last in files of documents that hold a chat, null for other documents, and absent from
 all other files.
+
+A pair of answers is such a chat whose last two turns answer the same turns before them. Their roles
+are `CHOSEN` and `REJECTED`, so both are judged, edited and dropped together.
 """
 
 from __future__ import annotations
@@ -21,6 +24,10 @@ from tasks.corpus.documentset import one_chunk
 TURNS_COLUMN = "turns"
 TURNS = pa.list_(pa.struct([("role", pa.string()), ("start", pa.int64()), ("end", pa.int64())]))
 SEPARATOR = "\n\n"
+ASSISTANT = "assistant"
+CHOSEN, REJECTED = "chosen", "rejected"
+"""Roles of the two answers of a pair; both are the assistant's."""
+PAIR = (CHOSEN, REJECTED)
 
 
 def has_turns(file: str | Path) -> bool:
@@ -45,6 +52,17 @@ def messages_of(text: str, turns: Sequence[Mapping[str, Any]]) -> list[dict[str,
         {"role": turn["role"], "content": encoded[turn["start"] : turn["end"]].decode()}
         for turn in turns
     ]
+
+
+def branches_of(
+    messages: Sequence[Mapping[str, str]],
+) -> tuple[list[dict[str, str]], list[dict[str, str]]] | None:
+    """A pair as two chats, with the chosen and with the rejected answer; None for other chats."""
+    answers = {m["role"]: {**m, "role": ASSISTANT} for m in messages if m["role"] in PAIR}
+    if not answers:
+        return None
+    prompt = [dict(message) for message in messages if message["role"] not in PAIR]
+    return [*prompt, answers[CHOSEN]], [*prompt, answers[REJECTED]]
 
 
 def spans_of(turns: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray]:

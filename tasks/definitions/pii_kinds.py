@@ -19,6 +19,8 @@ TOLD_PHONE, CN_MOBILE = 12, 13
 NATIONAL_PHONES = range(LOCAL_PHONE, CN_MOBILE + 1)
 MAX_DIGITS = 16
 SECRET = 14
+POSTAL_ADDRESS, DATE_OF_BIRTH = 18, 19
+"""Found by a model, as NAME may be; final."""
 IP6, IT_CF = 16, 17
 CN_RIC, US_SSN, DE_IDNR, FR_NIR, ES_DNI, ES_NIE, IN_AADHAAR, BR_CPF, KR_RRN, PL_PESEL, NL_BSN = (
     range(32, 43)
@@ -58,9 +60,15 @@ TYPES = {
     "MAC": (MAC,),
     "PHONE": (PHONE, *NATIONAL_PHONES),
     "NAME": (NAME,),
+    "POSTAL_ADDRESS": (POSTAL_ADDRESS,),
+    "DATE_OF_BIRTH": (DATE_OF_BIRTH,),
 }
 """The kinds of each type, in order of precedence where spans overlap."""
 TYPE_NAMES = tuple(TYPES)
+MODEL_TYPES = ("NAME", "POSTAL_ADDRESS", "DATE_OF_BIRTH")
+"""What a model of named entities can find."""
+FORM_TYPES = TYPE_NAMES[: TYPE_NAMES.index("NAME") + 1]
+"""What is found by its form."""
 TYPE_OF_KIND = {kind: number for number, members in enumerate(TYPES.values()) for kind in members}
 NUM_KINDS = 64
 LABELLED = {"EMAIL": (250, 250), "IP": (34, 34), "NAME": (249, 250), "PHONE": (4, 4)}

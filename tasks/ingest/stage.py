@@ -26,7 +26,7 @@ from typing import Any
 from llm_core.printing import get_logger, percent, printable
 from tasks.corpus.documentset import sum_counters
 from tasks.corpus.tally import largest
-from tasks.ingest.chats import LISTS
+from tasks.ingest.chats import OWN_LISTS
 from tasks.ingest.damagedfiles import FileExtent, TooManyFaults, estimate_lost
 from tasks.ingest.documentrows import Row, RowReader
 from tasks.ingest.documentwriter import DocumentWriter
@@ -150,7 +150,7 @@ def ingest_file(part: Part, directory: Path, config: SourceConfig) -> dict[str, 
     """Read one file into tables of bounded size and a list of faults. Raises StageFailure where it
     changes meanwhile."""
     source, one = part.payload["source"], config.inputs[part.payload["source"]]
-    lists = LISTS if one.text_kind == "chat" else ()
+    lists = OWN_LISTS if one.text_kind == "chat" else ()
     columns = Columns(one.text_column, one.id_column, one.url_column, one.added_column, lists)
     counts, path = FileCounts(), Path(part.payload["path"])
     expected = part.payload.get("withdrawn")

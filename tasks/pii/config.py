@@ -15,16 +15,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from llm_core.config import NOT_IN_KEY, ConfigError, nearest
+from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError, check_bounds, nearest
 from tasks.definitions.pii_kinds import (
     CN_MOBILE,
+    FORM_TYPES,
+    MODEL_TYPES,
     NATIONAL_IDS,
     NATIONAL_PHONES,
     TYPE_NAMES,
     TYPES,
 )
+from tasks.pii.ner_folder import LIBRARIES, label_types, model_files
 
-DEFAULT_TYPES = tuple(name for name in TYPE_NAMES if name != "NAME")
+DEFAULT_TYPES = tuple(name for name in FORM_TYPES if name != "NAME")
 DEFAULT_REGIONS = ("US", "CN", "JP", "KR", "BR", "FR", "GB", "RU", "IN", "DE")
 MIN_KEY_BYTES = 16
 
@@ -36,7 +39,8 @@ class PiiConfig:
     """What counts as personal data, and what is done with it."""
 
     types: tuple[str, ...] = DEFAULT_TYPES
-    """Types of personal data to find. NAME is found by its form alone, and is off by default."""
+    """Types of personal data to find by their form. NAME is found in headers and beside addresses
+    alone, and is off by default."""
     regions: tuple[str, ...] = DEFAULT_REGIONS
     """ISO 3166 regions whose national phone numbers are found by form alone. Behind a word for a
     telephone those of the largest countries are found too; international numbers always are."""
@@ -46,6 +50,15 @@ class PiiConfig:
     """National ids that are found with type NATIONAL_ID."""
     addresses_in_words: bool = False
     """Also find addresses like "john at example dot com"."""
+    ner: Path | None = field(default=None, metadata=NOT_IN_KEY)
+    """Folder of a token classification model that finds names, postal addresses and dates of birth
+    in prose. Needs textmill[ner]; nothing is fetched. Contents are part of the key."""
+    ner_types: tuple[str, ...] = field(default=MODEL_TYPES, metadata=IN_KEY_IF_SET)
+    """What that model finds."""
+    ner_labels: dict[str, str] = field(default_factory=dict, metadata=IN_KEY_IF_SET)
+    """{label of the model, without B- and I-: type} for labels that are not known by their name."""
+    ner_min_score: float = field(default=0.5, metadata=IN_KEY_IF_SET)
+    """Least probability, from 0 to 1, of a type at a token."""
     action: Action = "tag"
     """What happens to a span that is found."""
     actions: dict[str, Action] = field(default_factory=dict)
@@ -65,6 +78,12 @@ class PiiConfig:
                     f"{setting} ({kind}) is not a type of personal data;"
                     f" {nearest(kind, list(TYPES))}"
                 )
+            if setting == "types" and kind not in FORM_TYPES:
+                raise ConfigError(
+                    f"types ({kind}) has no form to find it by; give ner the folder of a model"
+                    " that finds it"
+                )
+        self._check_ner()
         for name in self.national_ids:
             if name not in NATIONAL_IDS:
                 raise ConfigError(
@@ -78,7 +97,7 @@ class PiiConfig:
                 )
         _check_regions(self.regions)
         key = self.read_key()
-        if key is None and any(self.action_of(name) == "pseudonym" for name in self.types):
+        if key is None and any(self.action_of(name) == "pseudonym" for name in self.found_types):
             raise ConfigError(
                 "action (pseudonym) needs a secret key; set key_env=VARIABLE or key_file=PATH"
             )
@@ -90,6 +109,38 @@ class PiiConfig:
             )
         # The dataclass is frozen, and artifacts are keyed by the digest in place of the key.
         object.__setattr__(self, "key_id", made)
+
+    def _check_ner(self) -> None:
+        check_bounds(self, ner_min_score=(0, 1))
+        if not self.ner_types:
+            raise ConfigError("ner_types ([]) names no type; leave ner out to use no model")
+        named = [("ner_types", kind) for kind in self.ner_types]
+        for setting, kind in named + [("ner_labels", kind) for kind in self.ner_labels.values()]:
+            if kind not in MODEL_TYPES:
+                raise ConfigError(
+                    f"{setting} ({kind}) is not what a model finds;"
+                    f" {nearest(kind, list(MODEL_TYPES))}"
+                )
+
+    def input_files(self) -> dict[str, Path]:
+        """The files of the model, whose contents are part of the key. Raises ConfigError where they
+        are not those of a model for `ner_types`."""
+        if self.ner is None:
+            return {}
+        files = model_files(self.ner)
+        label_types(self.ner, self.ner_types, self.ner_labels)
+        return files
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Distributions that these settings add to those of the stage."""
+        return () if self.ner is None else LIBRARIES
+
+    @property
+    def found_types(self) -> tuple[str, ...]:
+        """Every type that is looked for, in order of precedence."""
+        wanted = {*self.types, *(self.ner_types if self.ner is not None else ())}
+        return tuple(name for name in TYPE_NAMES if name in wanted)
 
     def action_of(self, kind: str) -> str:
         return self.actions.get(kind, self.action)

@@ -10,7 +10,7 @@ less than a kilobyte around each span.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,9 +47,22 @@ class Spans:
         return TYPE_OF_KIND[self.kinds]
 
 
-def find_all_spans(text: np.ndarray, begins: np.ndarray, config: PiiConfig) -> Spans:
+FindEntities = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(values, begins) of documents in one buffer -> rows, as `_candidates` gives them."""
+
+
+def find_all_spans(
+    text: np.ndarray,
+    begins: np.ndarray,
+    config: PiiConfig,
+    find_entities: FindEntities | None = None,
+) -> Spans:
     """Spans of personal data of documents in one buffer (uint8), document i in [begins[i], begins[i
-    + 1]). Searched is their view (`tasks.kernels.text.view`), and offsets are of the text."""
+    + 1]). Searched is their view (`tasks.kernels.text.view`), and offsets are of the text.
+
+    find_entities: what finds data without a form; it reads the view once, before anything is
+    masked.
+    """
     from tasks.kernels.pii.rows import ROW, places_around, take
     from tasks.kernels.pii.shapes import shape_of, shape_table
     from tasks.kernels.text.view import view_of
@@ -66,10 +79,11 @@ def find_all_spans(text: np.ndarray, begins: np.ndarray, config: PiiConfig) -> S
     found = [np.zeros((0, ROW), np.int64)]
     blocks = private_keys(values.data, begins) if "PRIVATE_KEY" in config.types else ()
     keys = np.array(list(blocks), np.int64).reshape(-1, ROW)
+    entities = find_entities(values, begins) if find_entities else keys[:0]
     while len(windows[0]):
         candidates = _candidates(masked, begins, windows, config, table)
         phrases = _phrases(masked, begins, windows, config, candidates)
-        rows = _joined([keys, candidates, phrases])
+        rows = _joined([keys, entities, candidates, phrases])
         rows = _chosen(rows, checks.passed(masked, rows))
         if not len(rows):
             break
@@ -84,7 +98,7 @@ def find_all_spans(text: np.ndarray, begins: np.ndarray, config: PiiConfig) -> S
         rows = _in_order(rows, rows[:, 1])
         found.append(rows)
         # Blocks of keys are found at once: what is masked around one makes no other.
-        windows, keys = places_around(rows, begins), keys[:0]
+        windows, keys, entities = places_around(rows, begins), keys[:0], keys[:0]
     rows = _joined(found)
     rows = _in_order(rows, rows[:, 1])
     starts, ends = view.original_starts(rows[:, 1]), view.original_ends(rows[:, 2])

@@ -6,14 +6,16 @@ found type is to drop the document. `spans.parquet` lists every span, under a ke
 its value, and never the value.
 
 Types: private keys, keys of services, e-mail addresses, bank accounts, cards, national ids, IP and
-MAC addresses, telephone numbers; names in templates by choice. Candidates come from
+MAC addresses, telephone numbers; names in templates by choice; names, postal addresses and dates of
+birth in prose by a model that is given (`tasks.pii.ner_model`, `ner_spans`). Candidates come from
 `tasks.kernels.pii.spans` in linear time, checks from `tasks.pii.checks`, who wins from
-`tasks.pii.spans`, actions from `tasks.pii.replacements`. Left out: names in prose, postal
-addresses, health and other data that has no form; tax and social numbers of other countries.
+`tasks.pii.spans`, actions from `tasks.pii.replacements`. Left out: health and other data that has
+no form; tax and social numbers of other countries.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +37,11 @@ from tasks.corpus.documentset import (
 from tasks.definitions.pii_kinds import NATIONAL_IDS, TYPE_NAMES
 from tasks.pii.config import PiiConfig
 from tasks.pii.replacements import replacements, value_hashes
-from tasks.pii.spans import Spans, find_all_spans
+from tasks.pii.spans import FindEntities, Spans, find_all_spans
 from tasks.runtime.artifact import Artifact, check_accounting
-from tasks.runtime.parts import Part, PartResult, RunParts, serial
+from tasks.runtime.inputs import digest_input
+from tasks.runtime.keys import digest
+from tasks.runtime.parts import Part, PartResult, RunParts, parts_of_pass, serial
 from tasks.runtime.stage import StageFailure
 
 PLACE = [("start", pa.int64()), ("end", pa.int64()), ("type", pa.string())]
@@ -56,7 +60,11 @@ def find_pii(
     Raises StageFailure where no document is kept. Deterministic for equal documents, whatever the
     number of workers.
     """
-    results = run_parts(find_part, document_parts(ingest), config, out_dir)
+    parts = document_parts(ingest)
+    if config.ner is not None:
+        model = digest({name: digest_input(file) for name, file in config.input_files().items()})
+        parts = parts_of_pass(parts, "ner", {"ner": model})
+    results = run_parts(find_part, parts, config, out_dir)
     link_sidecars(results, out_dir)
     _write_spans(results, out_dir / SPANS_FILE)
     counters = sum_counters(result.counters for result in results)
@@ -64,8 +72,9 @@ def find_pii(
     metrics = {
         "types": counters.pop("types"),
         "national_ids": {name: count for name, count in national_ids.items() if count},
-        "actions": {name: config.action_of(name) for name in config.types},
+        "actions": {name: config.action_of(name) for name in config.found_types},
     }
+    metrics |= {"ner_types": list(config.ner_types)} if config.ner is not None else {}
     check_accounting("pii", counters)
     if counters["read"] and not counters["kept"]:
         raise StageFailure(
@@ -79,7 +88,8 @@ def find_part(part: Part, directory: Path, config: PiiConfig) -> dict[str, Any]:
     """Spans of one file of documents."""
     documents = read_table(part.payload["documents"], ["id", "text"])
     values, begins = text_buffers(documents["text"])
-    spans, key = find_all_spans(values, begins, config), config.read_key()
+    find_entities = _entities_of(config, part.payload["ner"]) if config.ner is not None else None
+    spans, key = find_all_spans(values, begins, config, find_entities), config.read_key()
     starts, ends = spans.starts - begins[spans.documents], spans.ends - begins[spans.documents]
     types = pa.array(np.array(TYPE_NAMES, object)[spans.types], pa.string())
     dropping = np.array([config.action_of(name) == "drop_document" for name in TYPE_NAMES])
@@ -108,6 +118,13 @@ def find_part(part: Part, directory: Path, config: PiiConfig) -> dict[str, Any]:
     }
 
 
+def _entities_of(config: PiiConfig, model: str) -> FindEntities:
+    from tasks.pii.ner_model import model_of
+    from tasks.pii.ner_spans import entity_rows
+
+    return partial(entity_rows, model=model_of(config, model))
+
+
 def _tally(spans: Spans, config: PiiConfig) -> dict[str, dict[str, int]]:
     return {
         name: {
@@ -115,7 +132,7 @@ def _tally(spans: Spans, config: PiiConfig) -> dict[str, dict[str, int]]:
             "documents": len(np.unique(spans.documents[spans.types == number])),
         }
         for number, name in enumerate(TYPE_NAMES)
-        if name in config.types
+        if name in config.found_types
     }
 
 

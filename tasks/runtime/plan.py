@@ -87,17 +87,18 @@ def make_nodes(
             continue
         stage = STAGES[name]
         config = key_config(configs[name])
+        files = configs[name].input_files() if hasattr(configs[name], "input_files") else {}
+        libraries = (*stage.libraries, *getattr(configs[name], "libraries", ()))
         own = {
             "stage": name,
             "code": code_digest(
                 (stage.module, *stage.entry_points), stage.data_files, sources=sources
             ),
-            "libraries": library_versions(stage.libraries),
+            "libraries": library_versions(libraries),
             "config": config,
         } | ({"device": device} if stage.measured else {})
         if hasattr(configs[name], "key_of_device"):
             own |= configs[name].key_of_device(device)
-        files = configs[name].input_files() if hasattr(configs[name], "input_files") else {}
         parents = {p: nodes[p].key for p in stage.parents}
         identity = own | {"parents": parents, "inputs": digests.of(files)}
         of_parts = own | {"config": key_config(configs[name], of_parts=True)}

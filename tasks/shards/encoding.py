@@ -3,8 +3,9 @@
 Every document ends with the end-of-text id and is decoded again: plain texts give the same bytes,
 chats the same characters between control tokens, white space aside, which control tokens may take.
 The loss mask of a chat is 1 for the assistant's tokens, and for the end of text where it ends an
-answer; it is 1 for all tokens of a plain text beside chats. What the template refuses is left out,
-with its first reason.
+answer; it is 1 for all tokens of a plain text beside chats. A pair is two chats in one row, of
+which the last answer alone counts; the mask of the second has `REJECTED_TOKEN` added. What the
+template refuses is left out, with its first reason.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from llm_core.config import ConfigError
-from llm_core.data.shards import LOSS_MASK
+from llm_core.data.shards import LOSS_MASK, REJECTED_TOKEN
 from tasks.corpus.documentset import id_matrix
-from tasks.corpus.turns import TURNS_COLUMN, messages_of
+from tasks.corpus.turns import TURNS_COLUMN, branches_of, messages_of
 from tasks.runtime.stage import StageFailure
 from tasks.shards.fill_in_middle import FillInMiddle
 from tasks.tokenizer.chat_template import TRAINING_DAY, Answers, ChatTemplate, load_chat_template
@@ -99,7 +100,7 @@ class DocumentEncoder:
                         raise _not_given_back(names[row])
                     ids, counts, size = np.append(ids, self.model.eos_id), None, len(raw)
                 elif (chat := self._encode_chat(text, spans, names[row])) is not None:
-                    ids, counts = chat.ids, chat.is_answer
+                    ids, counts = chat
                     size = int(self.model.bytes_per_token[ids].sum())
                 else:
                     continue
@@ -107,23 +108,40 @@ class DocumentEncoder:
                 pieces.append(ids.astype(self.dtype))
                 sizes.append(size)
                 if self.chats:
-                    masks.append(np.ones(len(ids), bool) if counts is None else counts)
+                    masks.append(np.ones(len(ids), np.uint8) if counts is None else counts)
         lengths = [len(piece) for piece in pieces]
         offsets = np.cumsum([0, *lengths], dtype=np.int64)
         flat = np.concatenate([np.zeros(0, self.dtype), *pieces])
         mask = None
         if self.chats:
-            mask = lists(offsets, np.concatenate([np.zeros(0, bool), *masks]).astype(np.uint8))
+            mask = lists(offsets, np.concatenate([np.zeros(0, np.uint8), *masks]))
         return EncodedDocuments(
             np.array(rows, np.int64), lists(offsets, flat), np.array(sizes, np.int64), mask
         )
 
     def _encode_chat(
         self, text: str, turns: Sequence[Mapping[str, Any]], name: pa.Scalar
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """(ids, their loss mask); None where the template refuses it."""
+        messages = messages_of(text, turns)
+        branches = branches_of(messages)
+        ids, masks = [], []
+        for each in branches or (messages,):
+            if (chat := self._encode_turns(each, name)) is None:
+                return None
+            ids.append(chat.ids)
+            masks.append(chat.is_answer.astype(np.uint8))
+        if branches is None:
+            return ids[0], masks[0]
+        chosen, rejected = map(_last_answer, masks)
+        return np.concatenate(ids), np.concatenate([chosen, rejected + np.uint8(REJECTED_TOKEN)])
+
+    def _encode_turns(
+        self, messages: Sequence[Mapping[str, str]], name: pa.Scalar
     ) -> Answers | None:
         assert self.chats is not None
         try:
-            chat = self.chats.encode_answers(messages_of(text, turns))
+            chat = self.chats.encode_answers(messages)
         except ConfigError as error:
             self.num_refused += 1
             self.first_refusal = self.first_refusal or f"document {name.as_py().hex()}: {error}"
@@ -138,6 +156,13 @@ class DocumentEncoder:
         # Where nothing else ends an answer, the end of text does.
         open_end = is_answer[-1] and ids[-1] not in self.chats.control_ids
         return Answers(np.append(ids, self.model.eos_id), np.append(is_answer, open_end), shown)
+
+
+def _last_answer(mask: np.ndarray) -> np.ndarray:
+    """A mask of the last run of ones alone."""
+    last = np.flatnonzero(mask)[-1:]
+    before = np.flatnonzero(mask[: last.max(initial=0)] == 0)
+    return np.where(np.arange(len(mask)) > before.max(initial=-1), mask, 0).astype(np.uint8)
 
 
 def load_chats(folder: Path, model: Tokenizer) -> ChatTemplate:

@@ -15,7 +15,7 @@ sums to the document.
 
 Chats (`turns` in the documents) are written by the tokenizer's template, and every shard then has a
 column `loss_mask` of uint8 beside `tokens`: 1 for what the assistant says, and for all of a plain
-text (`tasks.shards.encoding`).
+text (`tasks.shards.encoding`). Shards with pairs of answers say so (`PAIRS`).
 
 Every document is decoded again and compared with its text. Parts are the files of
 documents: encoded and sorted each on its own, then merged; memory is one shard and 32 bytes per
@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llm_core.data.order import hash_ids
-from llm_core.data.shards import LOSS_MASK, digest_tokens
+from llm_core.data.shards import LOSS_MASK, PAIRS, REJECTED_TOKEN, digest_tokens
 from llm_core.printing import get_logger
 from tasks.corpus.documentset import ID, id_matrix, read_table
 from tasks.corpus.groups import GROUP_COLUMN
@@ -273,6 +273,8 @@ def merge_split(
         }
         if masks:
             described["loss_mask_digest"] = digest_tokens(mask)
+        if masks and mask.max(initial=0) >= REJECTED_TOKEN:
+            described[PAIRS] = "true"
         table = pa.table(columns).replace_schema_metadata(described)
         _write(table, out_dir / f"{split}-{number:05d}.arrow")
         counts["tokens"] += len(flat)

@@ -84,7 +84,8 @@ def merge_folder(
     ends = read_values(base).get("eos_token_id")
     first, *others = ends if isinstance(ends, list) and ends else [ends]
     writer = ModelWriter(plain, dtype, out, first, others)
-    for name, weight in merged(model, with_factors(weights, read_adapter(folder, model))):
+    whole = with_factors(weights, read_adapter(folder, model))
+    for name, weight in merged(model, ((n, as_it_rests(model, n, one)) for n, one in whole)):
         writer.put(name, weight)
     copy_beside(base, out)
     writer.finish()

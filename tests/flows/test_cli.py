@@ -209,13 +209,14 @@ def choices_in_turn() -> list[list[str]]:
         for group in groups()
         if group not in alone
     ]
-    # The planner chooses for some device, toxicity is told by a model of the user, and what rests
-    # in few bits is for products in few bits.
+    # The planner chooses for some device, toxicity is told by a model of the user, preferences are
+    # measured from one, and what rests in few bits is for products in few bits.
     model = "scores.classifiers.toxicity.model_path=m"
     more = {
         "parallel=auto": ["hardware=h100"],
         "scores=toxicity": [model],
         "adapter=qlora": ["train.dtype=bf16"],
+        "train=dpo": ["train.init_from=base"],
     }
     turns = [
         [

@@ -168,9 +168,10 @@ class LedModel(SharedModel):
         cache: KeyValueCache | None = None,
         documents_BK: Tensor | None = None,
         counted_BT: Tensor | None = None,
+        noise_BT: Tensor | None = None,
     ) -> Tensor:
         assert documents_BK is None, "documents of a row are for training"
-        assert counted_BT is None, "experts are balanced in training"
+        assert counted_BT is None and noise_BT is None, "balance and noise are for training"
         number = None if cache is None else _number_of(cache)
         positions = None if positions_BT is None else positions_BT.tolist()
         self.orders.add("hidden", self.number, ids_BT.tolist(), positions, number)

@@ -33,6 +33,8 @@ def check_adapter(
                 f"{name} ({str(value).lower()}) does not go with an adapter; set"
                 f" {name}={str(stands).lower()}, or adapter=none"
             )
+    if model.adapter.decomposed:
+        check_decomposed(model, train, parallel)
     if model.adapter.base_dtype == "bf16" and train.dtype != "bf16":
         raise ConfigError(
             f"adapter.base_dtype (bf16) is for products in bf16, train.dtype is {train.dtype}; set"
@@ -46,6 +48,22 @@ def check_adapter(
             f" ({model.num_kv_heads}) with an adapter on qkv, whose factors are cut by key/value"
             f" heads; try parallel.tp={model.num_kv_heads}, or leave qkv out of adapter.targets"
         )
+
+
+def check_decomposed(
+    model: AdaptedModelConfig, train: TrainConfig, parallel: ParallelConfig
+) -> None:
+    """Raises ConfigError where rows of a matrix are not whole numbers on one process."""
+    for name, value, stands in (
+        ("parallel.tp", parallel.tp, 1),
+        ("adapter.base_codes", model.adapter.base_codes, "none"),
+        ("train.preference.kind", train.preference.kind, "none"),
+    ):
+        if value != stands:
+            raise ConfigError(
+                f"{name} ({value}) does not go with adapter.decomposed, which takes lengths of"
+                f" whole rows; set {name}={stands}, or adapter.decomposed=false"
+            )
 
 
 def check_codes(model: AdaptedModelConfig, parallel: ParallelConfig) -> None:

@@ -12,6 +12,7 @@ from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations.adapter import check_adapter
+from llm_core.training.combinations.preference import check_preference
 from llm_core.training.combinations.servers import check_servers
 from llm_core.training.config import TrainConfig
 
@@ -56,6 +57,8 @@ def check_settings(
     check_float8(model, train, parallel, memory)
     if model.experts is not None:
         check_experts(model, train, parallel, memory, optimizer)
+    if train.learns_pairs:
+        check_preference(model, train, parallel, memory)
     if isinstance(model, AdaptedModelConfig):
         check_adapter(model, train, parallel, memory, optimizer)
 

@@ -144,8 +144,14 @@ def _limit_of_privacy(run: Run) -> str | None:
     if not types:
         return None
     spans = sum(facts.number("spans") or 0 for _, facts in types)
+    replaced = f"{plural(spans, 'passage')} of personal data were replaced, by patterns"
+    if by_model := run.metrics("pii").sequence("ner_types"):
+        return (
+            f"{replaced}, checksums and a given model ({', '.join(map(str, by_model))}). What the"
+            " model missed, and whatever else no pattern describes, may be reproduced."
+        )
     return (
-        f"{plural(spans, 'passage')} of personal data were replaced, by patterns and checksums."
+        f"{replaced} and checksums."
         " Names, and whatever no pattern describes, are still there and may be reproduced."
     )
 

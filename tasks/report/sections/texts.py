@@ -32,15 +32,17 @@ def privacy_section(run: Run) -> Section:
         documents = facts.number("documents")
         bar = amount(facts.number("spans"), max(found, default=0))
         rows.append((code(name), bar, count(documents), share(documents, run.documents_read)))
-    values = {"types": rows, "precision": _precision([name for name, _ in types])}
+    by_model = run.metrics("pii").sequence("ner_types")
+    values = {"types": rows, "precision": _precision([name for name, _ in types], by_model)}
     return Section("privacy", "Personal data", finding, values)
 
 
-def _precision(types: Sequence[str]) -> str:
-    """How far a find is to be trusted, a sentence for each type."""
+def _precision(types: Sequence[str], by_model: Sequence[str]) -> str:
+    """How far a find is to be trusted, a sentence for each type. What a given model found has not
+    been judged here."""
     sentences = []
     for name in types:
-        if name not in LABELLED:
+        if name not in LABELLED or name in by_model:
             sentences.append(f"{name}: no find has been judged.")
             continue
         right, judged = LABELLED[name]

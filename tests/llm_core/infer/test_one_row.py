@@ -142,3 +142,24 @@ def test_rounded_caches_and_models_that_may_not_be_copied_have_no_loop(
 ) -> None:
     assert Engine(int8_model(), EngineConfig(**settings), []).one_row is None
     assert Engine(make_model(dtype=torch.float32), EngineConfig(), []).one_row is None
+
+
+@pytest.mark.parametrize(
+    ("spare", "rows", "by_loop"), [(0, 1, True), (-1, 1, False), (0, 2, False)]
+)
+def test_a_head_that_several_threads_read_best_is_left_to_them(
+    monkeypatch: pytest.MonkeyPatch, spare: int, rows: int, by_loop: bool
+) -> None:
+    model = int8_model()
+    one_row = Engine(model, EngineConfig(block_tokens=4, cache_tokens=128), []).one_row
+    assert one_row is not None
+    numbers_VC, _ = one_row._head
+    hidden_BC = torch.randn(rows, numbers_VC.shape[1], generator=torch.Generator().manual_seed(5))
+    expected_BV, calls = model.logits(hidden_BC), []
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    monkeypatch.setattr("llm_core.infer.cpu.few_rows.SERIAL_BYTES", numbers_VC.nbytes + spare)
+    monkeypatch.setattr(
+        "llm_core.kernels.cpu.decode.multiply_rounded",
+        lambda *given: calls.append(multiply_rounded(*given)),
+    )
+    assert torch.equal(one_row.logits(hidden_BC), expected_BV) and bool(calls) == by_loop

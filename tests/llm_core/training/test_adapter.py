@@ -142,6 +142,41 @@ def test_frozen_matrices_rest_in_16_bits_and_train_as_in_32(
         assert weight.requires_grad == is_factor(name)
 
 
+def test_lengths_of_rows_begin_as_those_of_the_base_and_are_trained(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(config, adapter=dataclasses.replace(LORA, decomposed=True))
+    still = dataclasses.replace(
+        config,
+        train=dataclasses.replace(config.train, num_steps=1),
+        optim=dataclasses.replace(config.optim, lr=1e-30),
+    )
+    run_in(tmp_path / "still", still)
+    base = load_model(config.train.init_from).state_dict()  # type: ignore[arg-type]
+    for name, weight in load_model(tmp_path / "still" / "model").state_dict().items():
+        torch.testing.assert_close(weight, base[name], atol=1e-7, rtol=1e-6)
+    run_in(tmp_path / "whole", config)
+    with monkeypatch.context() as patch:
+        signal_when(6, signal.SIGTERM, patch)
+        assert run_in(tmp_path / "stopped", config) == "preempted"
+    run_in(tmp_path / "stopped", config)
+    assert result_bytes(tmp_path / "stopped") == result_bytes(tmp_path / "whole")
+    model = config.trained_model
+    assert isinstance(model, AdaptedModelConfig)
+    factors = read_adapter(tmp_path / "whole" / "model" / "adapter", model)
+    lengths = {name: factors[name] for name in factors if name.endswith("lora.m")}
+    assert len(lengths) == 4 * model.num_layers
+    for name, found in lengths.items():
+        before = base[name.replace("lora.m", "weight")].norm(dim=1)
+        assert (found - before).abs().max() > 1e-4
+    adapted = Transformer(model)
+    adapted.load_state_dict(base | dict(factors))
+    ids_BT = torch.randint(1, 51, (2, 16), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected, merged = adapted(ids_BT), load_model(tmp_path / "whole" / "model")(ids_BT)
+    assert (merged - expected).abs().max() <= 1e-6 * expected.abs().max()
+
+
 def test_without_an_adapter_nothing_is_another_run(config: RunConfig) -> None:
     plain = dataclasses.replace(config, adapter=AdapterConfig())
     assert plain.trained_model is plain.model
@@ -156,6 +191,13 @@ def test_without_an_adapter_nothing_is_another_run(config: RunConfig) -> None:
         ({"adapter": {"rank": 0}}, r"adapter\.rank \(0\)"),
         ({"adapter": {"kind": "none"}}, r"adapter\.rank \(4\) belongs to an adapter"),
         ({"adapter": {"base_dtype": "bf16"}}, r"train\.dtype is fp32"),
+        (
+            {
+                "adapter": {"decomposed": True},
+                "parallel": {"kind": "ddp", "tp": 2, "num_processes": 2},
+            },
+            r"parallel\.tp \(2\) does not go with adapter\.decomposed",
+        ),
         ({"memory": {"ffn_tiles": 2}}, r"memory\.ffn_tiles \(2\) does not go with an adapter"),
         (
             {"parallel": {"kind": "ddp", "tp": 4, "num_processes": 4}},

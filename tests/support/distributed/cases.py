@@ -249,7 +249,18 @@ ADAPTED = [
     )
 ]
 """Each axis and kind with factors beside frozen weights, families and optimizers by pairs."""
-MATRIX += ADAPTED
+DECOMPOSED = [
+    cases_of(parallel, [Problem(adapter="dora", **values)])[-1]
+    for parallel, values in (
+        (LAYOUTS[0], {"family": "gpt2"}),
+        (layout(4, "zero1"), {"family": "qwen2"}),
+        (layout(4, "fsdp"), {"tied": False}),
+        (layout(4, "ddp", pp=2, pp_schedule="zero_bubble"), {}),
+        (layout(4, "ddp", cp=2, cp_kind="ring"), {"packed": True}),
+    )
+]
+"""Kinds and axes that keep rows of matrices whole."""
+MATRIX += ADAPTED + DECOMPOSED
 EXPERTS = [
     dataclasses.replace(cases_of(parallel, [Problem(family=family, **values)])[size], memory=memory)
     for parallel, family, size, values, memory in (
@@ -272,6 +283,34 @@ EXPERTS = [
 ]
 """Experts under each axis and kind; families, optimizers and recomputation by pairs."""
 MATRIX += EXPERTS
+PAIRS = [
+    cases_of(parallel, [Problem(pairs=True, **values)])[-1]
+    for parallel, values in (
+        (LAYOUTS[0], {"tied": False}),
+        (layout(4, "ddp"), {"adapter": "lora"}),
+        (layout(4, "zero2"), {"masks": "idle", "optim": "lion"}),
+        (layout(4, "fsdp"), {"family": "gpt2"}),
+        (layout(4, "hsdp", dp_shard=2), {"adapter": "lora", "base_codes": "none"}),
+        (layout(4, "ddp", tp=4), {"family": "qwen2"}),
+        (layout(4, "ddp", tp=4, sequence_parallel=False), {"masks": "empty"}),
+        (layout(4, "fsdp", tp=2), {"adapter": "lora", "family": "qwen3"}),
+    )
+]
+"""Layouts that keep rows whole, with the loss of pairs of answers."""
+MATRIX += PAIRS
+NOISY = [
+    cases_of(parallel, [Problem(neftune=40.0, **values)])[-1]
+    for parallel, values in (
+        (layout(4, "fsdp", tp=2), {"family": "gpt2"}),
+        (layout(4, "ddp", tp=4, sequence_parallel=False), {"packed": True}),
+        (layout(4, "ddp", pp=2, pp_schedule="zero_bubble_v"), {"adapter": "lora"}),
+        (layout(4, "zero1", pp=2, tp=2), {}),
+        (layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), {}),
+        (layout(4, "fsdp", cp=2, cp_balanced=True), {"tied": False}),
+    )
+]
+"""Each way to cut tokens and stages, with noise on embeddings."""
+MATRIX += NOISY
 CODED = [
     cases_of(parallel, [Problem(adapter="lora", base_codes="nf4", **values)])[-1]
     for parallel, values in (

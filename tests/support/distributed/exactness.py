@@ -37,6 +37,7 @@ from llm_core.parallel.ranks import Ranks, make_meshes
 from llm_core.parallel.weights import whole_weights
 from llm_core.training.adapted import trains
 from llm_core.training.config import TrainConfig
+from llm_core.training.preference.config import PreferenceConfig
 from llm_core.training.run_config import RunConfig
 from llm_core.training.throughput import StepClock
 from llm_core.training.trainer import Trainer
@@ -51,6 +52,7 @@ SINGLE = ParallelConfig(device="cpu", num_threads=1)
 LR = 3e-3
 
 SOURCES = ("books", "code", "web")
+PAIRED = DataConfig(packing="pairs", mask_documents=True, loss_on="assistant")
 
 Found = dict[str, Tensor]
 
@@ -69,6 +71,16 @@ def tokens_of(problem: Problem, step: int) -> tuple[Tensor, Tensor, Tensor, Tens
     documents = (torch.rand(targets.shape, generator=generator) < 0.3).cumsum(1).int()
     sources = (documents % len(SOURCES)).masked_fill(targets == IGNORED, NO_SOURCE).to(torch.uint8)
     return tokens[:, :-1].contiguous(), targets, documents, sources
+
+
+def branches_of(ids_BT: Tensor) -> Tensor:
+    """Documents of rows of which each half is an answer."""
+    return (torch.arange(TOKENS) >= TOKENS // 2).int().expand(len(ids_BT), -1)
+
+
+def references_of(ids_BT: Tensor) -> Tensor:
+    draw = torch.Generator().manual_seed(int(ids_BT.sum()))
+    return -20 - torch.rand(len(ids_BT), 2, generator=draw, dtype=torch.float64)
 
 
 def optim_of(problem: Problem) -> OptimConfig:
@@ -105,7 +117,10 @@ def make_trainer(
         z_loss=problem.z_loss,
         ema=problem.ema,
         seed=7,
-        data=DataConfig(mask_documents=problem.packed),
+        data=PAIRED if problem.pairs else DataConfig(mask_documents=problem.packed),
+        preference=PreferenceConfig("dpo", 0.5, 0.1) if problem.pairs else PreferenceConfig(),
+        init_from=folder if problem.pairs else None,
+        neftune_alpha=problem.neftune,
     )
     config = RunConfig(
         model or problem.model(),
@@ -121,8 +136,13 @@ def make_trainer(
     def batches(step: int) -> Batch:
         share = problem.rows // ranks.data_world
         rows = slice(ranks.data_rank * share, (ranks.data_rank + 1) * share)
-        ids, targets, documents, sources = (tensor[rows] for tensor in tokens_of(problem, step))
-        return Batch(ids, targets, documents if problem.packed else None, sources)
+        whole = tokens_of(problem, step)
+        ids, targets, documents, sources = (tensor[rows] for tensor in whole)
+        if problem.pairs:
+            return Batch(ids, targets, branches_of(ids), None, references_of(whole[0])[rows])
+        numbers = torch.arange(problem.rows)[rows] + step * problem.rows
+        kept = documents if problem.packed else None
+        return Batch(ids, targets, kept, sources, None, numbers)
 
     # Five rows, of which the last has targets whatever the masks.
     some = slice(problem.rows // 2 - 4, problem.rows // 2 + 1)
@@ -130,6 +150,10 @@ def make_trainer(
     validation = ValidationSet(
         ids, targets, torch.arange(problem.vocab) % 4, documents if problem.packed else None
     )
+    if problem.pairs:
+        validation = dataclasses.replace(
+            validation, documents_BT=branches_of(ids), references_B2=references_of(ids)
+        )
     layout = build_layout(
         config.trained_model,
         parallel,
@@ -137,6 +161,8 @@ def make_trainer(
         ranks,
         memory,
         trains=functools.partial(trains, config),
+        sums_losses=not problem.pairs,
+        noise_scale=train.noise_scale(config.model.dim),
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, folder, train.ema)
     checkpoints = Checkpoints(folder, ranks)

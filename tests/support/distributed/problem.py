@@ -30,6 +30,10 @@ class Problem:
     """uneven: two in five targets and a whole row do not count. idle: the first half of the rows
     has none that does. empty: as uneven, but for a second step in which none does."""
     packed: bool = False
+    neftune: float = 0.0
+    """Strength of noise on embeddings."""
+    pairs: bool = False
+    """Rows are pairs of answers, with random references."""
     family: str = "llama"
     kv_heads: int = 4
     layers: int = 2
@@ -41,8 +45,8 @@ class Problem:
     ema: float = 0.0
     frozen: str = ""
     """Pattern of the names of weights that are not trained; empty: all are."""
-    adapter: Literal["none", "lora"] = "none"
-    """lora: factors of rank 3 are trained beside frozen weights."""
+    adapter: Literal["none", "lora", "dora"] = "none"
+    """lora: factors of rank 3 are trained beside frozen weights. dora: and lengths of rows."""
     base_dtype: Literal["fp32", "bf16"] = "fp32"
     """Of the frozen matrices beside them."""
     base_codes: Literal["none", "nf4"] = "none"
@@ -86,5 +90,10 @@ class Problem:
         if self.adapter == "none":
             return AdapterConfig()
         return AdapterConfig(
-            "lora", 3, 24.0, base_dtype=self.base_dtype, base_codes=self.base_codes
+            "lora",
+            3,
+            24.0,
+            decomposed=self.adapter == "dora",
+            base_dtype=self.base_dtype,
+            base_codes=self.base_codes,
         )

@@ -134,3 +134,51 @@ def test_spans_give_back_any_turns(some: list[tuple[str, str]]) -> None:
     some = [(role, text.encode("utf-8", "replace").decode()) for role, text in some]
     found = messages_of(*join_turns(some))
     assert [(m["role"], m["content"]) for m in found] == some
+
+
+ASK, GOOD, BAD = (
+    {"role": role, "content": content}
+    for role, content in (("user", "q"), ("assistant", "good"), ("assistant", "bad"))
+)
+PAIR = [("user", "q"), ("chosen", "good"), ("rejected", "bad")]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"prompt": [ASK], "chosen": [GOOD], "rejected": [BAD]},
+        {"chosen": [ASK, GOOD], "rejected": [ASK, BAD]},
+        {"prompt": "q", "chosen": [ASK, GOOD], "rejected": [ASK, BAD]},
+        {"prompt": "q", "chosen": "good", "rejected": "bad"},
+    ],
+)
+def test_every_form_of_a_pair_is_one_document_with_both_answers(
+    tmp_path: Path, record: dict[str, Any]
+) -> None:
+    made = ingest_chats(tmp_path, {**record, "score": 1})
+    assert chats(made) == [PAIR]
+    assert [row["metadata"] for row in read_documents(made)] == ['{"score":1}']
+
+
+def test_turns_that_both_answers_follow_are_the_prompt(tmp_path: Path) -> None:
+    before = [*MESSAGES, ASK]
+    made = ingest_chats(tmp_path, {"chosen": [*before, GOOD], "rejected": [*before, BAD]})
+    assert chats(made) == [[(m["role"], m["content"]) for m in MESSAGES] + PAIR]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"prompt": "q", "chosen": "a", "rejected": "a"}, "SAME_ANSWERS"),
+        ({"chosen": [ASK, GOOD], "rejected": [GOOD, ASK, BAD]}, "UNPAIRED"),
+        ({"chosen": [ASK, GOOD, ASK, GOOD], "rejected": [ASK, BAD, ASK, GOOD]}, "UNPAIRED"),
+        ({"chosen": [], "rejected": [BAD]}, "UNPAIRED"),
+        ({"chosen": "a", "rejected": "b"}, "NO_PROMPT"),
+        ({"prompt": "q", "chosen": "a", "rejected": " "}, "BLANK_TURN"),
+    ],
+)
+def test_what_is_no_pair_to_learn_from_is_dropped_by_reason(
+    tmp_path: Path, record: dict[str, Any], reason: str
+) -> None:
+    made = ingest_chats(tmp_path, record, OPENAI)
+    assert {k: v for k, v in made.counters["dropped"].items() if v} == {reason: 1}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_core.config import ConfigError, build
-from tasks.definitions.pii_kinds import TYPE_NAMES
+from tasks.definitions.pii_kinds import FORM_TYPES
 from tasks.pii.config import Action, PiiConfig
 from tasks.pii.replacements import normal_form, pseudonym, replacements
 from tasks.pii.scrub import apply_replacements
@@ -42,7 +42,7 @@ def _scrubbed(text: str, config: PiiConfig) -> str:
 
 
 def _config(**values) -> PiiConfig:
-    return PiiConfig(types=TYPE_NAMES, addresses_in_words=True, key_env="PII_KEY", **values)
+    return PiiConfig(types=FORM_TYPES, addresses_in_words=True, key_env="PII_KEY", **values)
 
 
 @pytest.mark.parametrize("action", get_args(Action))

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.corpus.documentset import text_buffers
-from tasks.definitions.pii_kinds import TYPE_NAMES
+from tasks.definitions.pii_kinds import FORM_TYPES, TYPE_NAMES
 from tasks.pii.config import DEFAULT_TYPES, PiiConfig
 from tasks.pii.scrub import apply_spans, scrub
 from tasks.pii.spans import find_all_spans, find_spans
 from tests.support.data.pii_examples import END, FOUND, KEPT, PEM, PIECES
 
-EVERYTHING = PiiConfig(types=TYPE_NAMES, addresses_in_words=True)
+EVERYTHING = PiiConfig(types=FORM_TYPES, addresses_in_words=True)
 
 
 @pytest.mark.parametrize(("text", "want"), FOUND)

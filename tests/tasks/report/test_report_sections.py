@@ -28,6 +28,15 @@ def test_types_of_personal_data_without_a_find_are_not_said_to_be_found(tmp_path
     assert "4 passages of 2 of 3 types looked for were found" in page
 
 
+def test_names_that_a_given_model_found_are_not_said_to_be_judged(tmp_path: Path) -> None:
+    types, artifacts = {"NAME": {"spans": 4, "documents": 3}}, report_artifacts.realistic(tmp_path)
+    by_form = Page(render(changed(artifacts, "pii", types=types), tmp_path)).text
+    assert "NAME: 249 of 250 finds were right" in by_form and "a given model" not in by_form
+    told = changed(artifacts, "pii", types=types, ner_types=["NAME"])
+    by_model = Page(render(told, tmp_path)).text
+    assert "NAME: no find has been judged" in by_model and "a given model (NAME)" in by_model
+
+
 def test_a_corpus_of_one_language_is_not_weighed_by_language(tmp_path: Path) -> None:
     artifacts = report_artifacts.realistic(tmp_path)
     states = next(a for a in artifacts if a.stage == "analysis").metrics["states"]

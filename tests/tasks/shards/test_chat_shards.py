@@ -12,6 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from llm_core.config import ConfigError
+from llm_core.data.batch import IGNORED
+from llm_core.data.config import DataConfig
+from llm_core.data.loader import Loader
 from llm_core.data.shards import open_shards
 from tasks.corpus.documentset import read_table, write_table
 from tasks.corpus.turns import TURNS, TURNS_COLUMN, join_turns
@@ -190,3 +194,87 @@ def test_shards_of_plain_texts_are_what_they_were(documents: Artifact, tmp_path:
     for name in ("train-00000.arrow", "validation-00000.arrow"):
         first, second = ((out / name).read_bytes() for out in outs)
         assert first == second and b"loss_mask" not in first and b"turn_end" not in first
+
+
+@pytest.fixture(scope="module")
+def paired(
+    documents: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Artifact, Artifact]:
+    """(tokenizer, shards) of the same documents, of which chats are pairs of answers."""
+    folder = tmp_path_factory.mktemp("pairs")
+    made = write_documents(folder, [*PLAIN, *ANSWERS], num_files=2)
+    file = folder / "part-00001.parquet"
+    table, texts, turns = read_table(file), [], []
+    for number, text in enumerate(table["text"].to_pylist()):
+        roles = [("user", "?"), ("assistant", "What?"), ("user", f"Say {text}")]
+        answers = [("chosen", text), ("rejected", "No.")]
+        whole, spans = join_turns([*roles, *answers]) if number % 2 else (text, None)
+        texts.append(whole)
+        turns.append(spans)
+    table = table.set_column(1, "text", pa.array(texts, pa.large_string()))
+    write_table(table.append_column(TURNS_COLUMN, pa.array(turns, TURNS)), file)
+    tokenizer = tokenizer_of(made, tmp_path_factory.mktemp("tokenizer"), CHATML)
+    out_dir = tmp_path_factory.mktemp("shards")
+    return tokenizer, write_shards(made, tokenizer, out_dir, ShardsConfig(400))
+
+
+def test_a_row_of_a_pair_holds_the_prompt_with_each_answer(
+    paired: tuple[Artifact, Artifact],
+) -> None:
+    tokenizer, made = paired
+    model, shards = load_tokenizer(tokenizer.path), open_shards(made.path, "train")
+    data = DataConfig(packing="pairs", mask_documents=True, loss_on="assistant")
+    loader = Loader(shards, 300, 1, 0, data=data)
+    assert shards.has_pairs and loader.num_samples > 3
+    batch = loader.rows(np.arange(loader.num_samples))
+    assert batch.documents_BT is not None
+    for targets, documents in zip(batch.targets_BT, batch.documents_BT, strict=True):
+        learnt = [targets[(documents == each) & (targets != IGNORED)] for each in (0, 1)]
+        said = [model.decode(one.numpy()).strip() for one in learnt]
+        assert said[0].removesuffix("<|im_end|>") in ANSWERS, said
+        assert said[1].startswith("No.")
+        assert {int(one[-1]) for one in learnt} == {model.id_of("<|im_end|>")}
+    for ids, documents in zip(batch.ids_BT, batch.documents_BT, strict=True):
+        prompts = [model.decode(ids[documents == each].numpy()) for each in (0, 1)]
+        shown = [one.split("assistant\n")[1] for one in prompts]
+        assert shown[0] == shown[1]
+        assert prompts[0].count("Say ") == prompts[1].count("Say ") == 1
+
+
+def test_fine_tuning_on_chats_learns_the_chosen_answer_alone(
+    paired: tuple[Artifact, Artifact],
+) -> None:
+    tokenizer, made = paired
+    model, shards = load_tokenizer(tokenizer.path), open_shards(made.path, "train")
+    places = zip(*shards.document_bounds(), strict=True)
+    rejected = set(shards.rejected_starts().tolist())
+    for start, stop in places:
+        if not rejected & set(range(start, stop)):
+            continue
+        learnt = shards.read(start, stop)[shards.read_loss_mask(start, stop)]
+        assert "No." not in model.decode(learnt)
+    with pytest.raises(ConfigError, match="would learn rejected answers"):
+        Loader(shards, 32, 1, 0)
+
+
+def test_pairs_that_do_not_fit_are_left_out_and_counted(
+    paired: tuple[Artifact, Artifact],
+) -> None:
+    shards = open_shards(paired[1].path, "train")
+    data = DataConfig(packing="pairs", mask_documents=True, loss_on="assistant")
+    starts, stops = shards.document_bounds()
+    first = np.searchsorted(starts, shards.rejected_starts(), "right") - 1
+    lengths = np.sort((stops - starts)[first])
+    limit = int(lengths[len(lengths) // 2])
+    loader = Loader(shards, limit, 1, 0, data=data)
+    kept = int(np.count_nonzero(lengths <= limit))
+    assert loader.num_samples == kept < len(lengths)
+    assert loader.shares().cut_documents_frac == (len(lengths) - kept) / shards.num_documents
+    with pytest.raises(ConfigError, match=r"seq_len \(8\) holds none of the"):
+        Loader(shards, 8, 1, 0, data=data)
+
+
+def test_shards_without_pairs_are_refused_for_them(made: tuple[Artifact, Artifact]) -> None:
+    data = DataConfig(packing="pairs", mask_documents=True, loss_on="assistant")
+    with pytest.raises(ConfigError, match="needs pairs of answers"):
+        Loader(open_shards(made[1].path, "train"), 300, 1, 0, data=data)

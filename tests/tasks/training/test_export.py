@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from llm_core.config import ConfigError
 from llm_core.huggingface.export import export_model, load_model
@@ -92,7 +92,8 @@ def trained_beside(base: Transformer, adapter: AdapterConfig, folder: Path) -> P
     """Work directory of a run that has trained an adapter; the base and its tokenizer are beside
     it."""
     export_model(base.config, base.state_dict(), folder / "base")
-    config = run_config(folder, train={"init_from": folder / "base"})
+    dtype = adapter.base_dtype  # products are in it too
+    config = run_config(folder, train={"init_from": folder / "base", "dtype": dtype})
     config = dataclasses.replace(config, model=base.config, adapter=adapter)
     workdir = folder / "work"
     workdir.mkdir()
@@ -104,14 +105,30 @@ def trained_beside(base: Transformer, adapter: AdapterConfig, folder: Path) -> P
     return workdir
 
 
-def test_a_checkpoint_beside_codes_is_exported_as_the_run_published_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("codes", "dtype"), [("nf4", "fp32"), ("nf4", "bf16"), ("none", "bf16")])
+def test_factors_beside_a_base_of_fewer_bits_are_merged_with_the_numbers_it_rests_in(
+    codes: Any, dtype: Any, tmp_path: Path
+) -> None:
     small = make_model().config
     base = Transformer(dataclasses.replace(small, dim=64, ffn_dim=128, num_heads=4))
     init_weights(base, 0)
-    workdir = trained_beside(base, AdapterConfig("lora", rank=2, base_codes="nf4"), tmp_path)
+    adapter = AdapterConfig("lora", rank=2, base_codes=codes, base_dtype=dtype)
+    workdir = trained_beside(base, adapter, tmp_path)
     export_checkpoint(workdir, None, tmp_path / "merged", ExportConfig())
-    published, found = (read_tensors(folder) for folder in (workdir / "model", tmp_path / "merged"))
-    assert all(torch.equal(found[each], published[each]) for each in published)
+    export_checkpoint(workdir, None, tmp_path / "alone", ExportConfig(adapter="peft"))
+    export_folder(tmp_path / "alone", tmp_path / "joined", ExportConfig())
+    published = read_tensors(workdir / "model")
+    for name in ("merged", "joined"):
+        found = read_tensors(tmp_path / name)
+        assert all(torch.equal(found[each], published[each]) for each in published)
+
+
+def test_a_note_of_the_base_that_is_not_understood_is_refused(tmp_path: Path) -> None:
+    workdir = trained_beside(make_model(), AdapterConfig("lora", rank=2), tmp_path)
+    file = workdir / "model" / "adapter" / "adapter_model.safetensors"
+    save_file(load_file(file), file, {"format": "pt", "base_codes": "nf3"})
+    with pytest.raises(ConfigError, match=r"base_codes \(nf3\) must be none or nf4"):
+        export_folder(file.parent, tmp_path / "out", ExportConfig(base=tmp_path / "base"))
 
 
 def test_an_adapter_is_exported_merged_or_alone_from_a_checkpoint_or_a_folder(
