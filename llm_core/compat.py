@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d, pipelining
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam as FSDPParam
 from torch.distributed.tensor import DTensor, Placement, placement_types
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.nn.parallel import DistributedDataParallel
@@ -131,6 +133,12 @@ def dtensor_of(
     spec = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(shape, stride, piece.dtype))
     made: DTensor = DTensor(piece, spec, requires_grad=False)
     return made
+
+
+def fsdp_params(unit: FSDPModule) -> list[FSDPParam]:
+    """What FSDP gathers together for a module; it has no public name."""
+    group = unit._get_fsdp_state()._fsdp_param_group
+    return [] if group is None else list(group.fsdp_params)
 
 
 def flight_records() -> str | None:

@@ -210,7 +210,11 @@ def torture(
             if KILLED not in ranks.codes.values():
                 findings.append(f"{name}: ended with {ranks.codes}: {place.with_suffix('.log')}")
                 return killed, runs
-        found = result_bytes(place)
+        try:
+            found = result_bytes(place)
+        except FileNotFoundError as error:
+            findings.append(f"{name}: a run ended without {error.filename}")
+            return killed, runs
         different = [file for file in expected if found[file] != expected[file]]
         if different:
             findings.append(f"{name}: other bytes in {different} of {place}")

@@ -76,8 +76,8 @@ def measure(config: PiiConfig, count: int) -> dict[str, Any]:
     for kind in config.ner_types:
         for key in ("", *LANGUAGES):
             label = f"{kind}_{key}" if key else kind
-            truth, told = counts[kind, key, "truth"], counts[kind, key, "spans"]
-            result |= share(f"{label}_recall", counts[kind, key, "found"], truth, "")
+            wanted, told = counts[kind, key, "truth"], counts[kind, key, "spans"]
+            result |= share(f"{label}_recall", counts[kind, key, "found"], wanted, "")
             result |= share(f"{label}_precision", counts[kind, key, "right"], told, "")
     return result
 

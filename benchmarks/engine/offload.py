@@ -3,7 +3,7 @@ elsewhere, each place in turn.
 
 `python -m benchmarks.engine.offload [model.dim=1024 parallel.device=cuda …] [--folder DIR]` takes
 overrides of the run below. It is trained with state on the device, in main memory, on the disk of
-DIR, and with weights in main memory as well, each in a process of its own. Times are medians after
+DIR, and with weights in main memory or on that disk, each in a process of its own. Times are after
 `--skip` steps, the device waited for. The disk is measured, not the kernel's cache: files are
 opened with O_DIRECT, and where a file system has none the row says so (`direct_io`).
 
@@ -13,7 +13,8 @@ optimizer alone), "device_state_bytes" (of moments and buffers where weights are
 "peak_bytes" (of GPU memory, or of the process), "disk_read_mb_s", "disk_write_mb_s", "hidden_frac"
 (share of the seconds of reading and writing that the update did not wait for), "direct_io",
 "step_s_of", "loss_difference_of" (largest to state on the device, 0 where all bits are the same),
-"losses_agree"}.
+"losses_agree"}. A row of weights on the disk has "weights_bytes", "weights_buffer_bytes",
+"weights_read_mb_s" and "weights_write_mb_s" as well.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from benchmarks.engine.agreement import largest_difference
 from benchmarks.engine.train import last_row, make_parser, random_batch, read_config
 from llm_core.device import device_name, set_threads, synchronize
 from llm_core.memory.backing import OnDisk
+from llm_core.memory.resting import RestingWeights
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.offload import Offloaded
 from llm_core.optim.optimizer import Optimizer
@@ -65,8 +67,15 @@ PLACES: dict[str, list[str]] = {
     "host": ["optim.state_in=host"],
     "disk": ["optim.state_in=disk"],
     "weights in host": ["memory.weights_in=host", "parallel.kind=fsdp"],
+    # ZeRO-Offload: copies in train.dtype are on the device all through a step.
+    "weights in host, copies on device": ["memory.weights_in=host", "parallel.kind=zero2"],
     "weights in host, disk": [
         "memory.weights_in=host",
+        "parallel.kind=fsdp",
+        "optim.state_in=disk",
+    ],
+    "weights on disk, disk": [
+        "memory.weights_in=disk",
         "parallel.kind=fsdp",
         "optim.state_in=disk",
     ],
@@ -123,7 +132,9 @@ def measure(config: RunConfig, skip: int, folder: Path) -> dict[str, Any]:
     """Train here for `config.train.num_steps` steps."""
     set_threads(config.parallel.num_threads, config.parallel.num_processes)
     with open_ranks(config.parallel) as ranks:
-        layout = build_layout(config.model, config.parallel, config.train, ranks, config.memory)
+        layout = build_layout(
+            config.model, config.parallel, config.train, ranks, config.memory, scratch=folder
+        )
         optimizer = build_optimizer(layout, config.optim, config.train.dtype, folder)
         update_s = clock_updates(optimizer, ranks.device)
         generator = torch.Generator().manual_seed(0)
@@ -132,7 +143,7 @@ def measure(config: RunConfig, skip: int, folder: Path) -> dict[str, Any]:
         step_s, losses = [], []
         for number in range(config.train.num_steps):
             if number == skip:
-                forget_traffic(optimizer)
+                forget_traffic(optimizer, layout.resting)
             began = time.perf_counter()
             batch = batches[number % 2]
             report = train_step(layout, optimizer, batch, config.optim.lr, config, ranks)
@@ -145,13 +156,17 @@ def measure(config: RunConfig, skip: int, folder: Path) -> dict[str, Any]:
             if on_gpu
             else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         )
-    return {
-        "step_s": round(statistics.median(step_s[skip:]), 4),
-        "update_s": round(statistics.median(update_s[skip:]), 4),
-        "peak_bytes": peak,
-        "card": device_name(ranks.device),
-        "losses": [float(loss) for loss in losses],
-    } | state_row(optimizer)
+    return (
+        {
+            "step_s": round(statistics.median(step_s[skip:]), 4),
+            "update_s": round(statistics.median(update_s[skip:]), 4),
+            "peak_bytes": peak,
+            "card": device_name(ranks.device),
+            "losses": [float(loss) for loss in losses],
+        }
+        | state_row(optimizer)
+        | weights_row(layout.resting)
+    )
 
 
 def clock_updates(optimizer: Optimizer, device: torch.device) -> list[float]:
@@ -171,7 +186,9 @@ def clock_updates(optimizer: Optimizer, device: torch.device) -> list[float]:
     return seconds
 
 
-def forget_traffic(optimizer: Optimizer) -> None:
+def forget_traffic(optimizer: Optimizer, resting: RestingWeights | None) -> None:
+    if resting is not None:
+        resting.backing.reset_traffic()
     for method in optimizer.methods:
         if isinstance(method, Offloaded):
             method.pager.waited_s = 0.0
@@ -200,6 +217,19 @@ def state_row(optimizer: Optimizer) -> dict[str, Any]:
             "direct_io": pager.backing.is_direct,
         }
     return row
+
+
+def weights_row(resting: RestingWeights | None) -> dict[str, Any]:
+    """How much of weights on a disk is in main memory, and how fast they came and went."""
+    if resting is None:
+        return {}
+    traffic = resting.backing.traffic
+    return {
+        "weights_bytes": len(resting.backing.bytes_N),
+        "weights_buffer_bytes": resting.num_bytes,
+        "weights_read_mb_s": round(traffic.read_bytes / traffic.read_s / 1e6, 1),
+        "weights_write_mb_s": round(traffic.written_bytes / traffic.write_s / 1e6, 1),
+    }
 
 
 if __name__ == "__main__":

@@ -164,7 +164,14 @@ def measure(config: RunConfig, skip: int) -> Row | None:
     """Run here, as one rank of the layout; the first gives a row."""
     set_threads(config.parallel.num_threads, config.parallel.num_processes)
     with open_ranks(config.parallel) as ranks:
-        layout = build_layout(config.model, config.parallel, config.train, ranks, config.memory)
+        layout = build_layout(
+            config.model,
+            config.parallel,
+            config.train,
+            ranks,
+            config.memory,
+            scratch=config.optim.state_folder,
+        )
         optimizer = build_optimizer(layout, config.optim, config.train.dtype)
         generator = torch.Generator().manual_seed(0)
         times, reports = [], []

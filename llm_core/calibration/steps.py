@@ -45,7 +45,14 @@ def random_step(work: Work, ranks: Ranks) -> Callable[[], None]:
     config = RunConfig(
         work.model, work.optim, work.train, work.parallel, nowhere, nowhere, work.memory
     )
-    layout = build_layout(work.model, work.parallel, work.train, ranks, work.memory)
+    layout = build_layout(
+        work.model,
+        work.parallel,
+        work.train,
+        ranks,
+        work.memory,
+        scratch=work.optim.state_folder,
+    )
     optimizer = build_optimizer(layout, work.optim, work.train.dtype, ema=work.train.ema)
     rows = work.train.global_batch_sequences // work.parallel.dp
     tokens = torch.randint(work.model.vocab_size, (rows, work.train.seq_len + 1))

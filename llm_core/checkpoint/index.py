@@ -31,9 +31,10 @@ from llm_core.parallel.ranks import Ranks
 from llm_core.tensor_files import DTYPES, NAMES
 
 INDEX_FILE = "index.json"
-AXES = ("pp", "dp_replicate", "dp_shard", "tp")
-"""Of the mesh of all processes, the outermost first: the last one tells neighbours apart."""
-CUTTING = ("tp", "dp_replicate", "dp_shard")
+AXES = ("pp", "dp_replicate", "dp_shard", "tp", "tp_row", "tp_depth")
+"""Of the mesh of all processes, the outermost first; the last two only grids of tensor ranks
+have."""
+CUTTING = ("tp", "tp_row", "tp_depth", "dp_replicate", "dp_shard")
 """Axes that cut tensors, in the order in which they do: FSDP cuts what tensor ranks have left."""
 
 Box = tuple[range, ...]
@@ -74,16 +75,24 @@ class Entry:
 class Index:
     """Of all tensors of a checkpoint."""
 
-    sizes: tuple[int, int, int, int]
-    """Processes along each of `AXES`."""
+    sizes: tuple[int, ...]
+    """Processes along each of `AXES`, or of the first four."""
     tensors: dict[str, Entry]
 
     def __post_init__(self) -> None:
-        if min(self.sizes) < 1:
-            raise ConfigError(f"sizes ({list(self.sizes)}) must each be at least 1")
+        if len(self.sizes) not in (4, len(AXES)) or min(self.sizes) < 1:
+            raise ConfigError(
+                f"sizes ({list(self.sizes)}) must be 4 or {len(AXES)}, each at least 1"
+            )
         for name, entry in self.tensors.items():
+            if {axis for axis, _ in entry.cuts} - set(self.axes):
+                raise ConfigError(f"tensors.{name} is cut along axes without processes")
             if entry.pp >= self.sizes[0] or entry.copy >= math.prod(self._free_sizes(entry)):
                 raise ConfigError(f"tensors.{name} is written by a process that is not there")
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return AXES[: len(self.sizes)]
 
     @property
     def world(self) -> int:
@@ -101,7 +110,7 @@ class Index:
 
     def writes(self, name: str, coordinates: Coordinates) -> bool:
         """Whether a process writes its piece of a tensor."""
-        at = dict(zip(AXES, coordinates, strict=True))
+        at = dict(zip(self.axes, coordinates, strict=True))
         return coordinates == self._writer(self.tensors[name], at)
 
     def pieces(self, name: str, wanted: Box) -> Iterator[tuple[int, Box]]:
@@ -136,16 +145,15 @@ class Index:
         free = self.free_axes(entry)
         found = np.unravel_index(entry.copy, self._free_sizes(entry))
         chosen = dict(zip(free, map(int, found), strict=True)) | {"pp": entry.pp}
-        return tuple(chosen[axis] if axis in chosen else at[axis] for axis in AXES)
+        return tuple(chosen[axis] if axis in chosen else at[axis] for axis in self.axes)
 
     def _free_sizes(self, entry: Entry) -> list[int]:
         return [self.sizes[AXES.index(axis)] for axis in self.free_axes(entry)]
 
-    @staticmethod
-    def free_axes(entry: Entry) -> list[str]:
+    def free_axes(self, entry: Entry) -> list[str]:
         """Along which processes have equal pieces."""
         cutting = {axis for axis, _ in entry.cuts}
-        return [axis for axis in AXES if axis != "pp" and axis not in cutting]
+        return [axis for axis in self.axes if axis != "pp" and axis not in cutting]
 
 
 def coordinates_of(layout: Layout, ranks: Ranks) -> tuple[tuple[int, ...], Coordinates]:
@@ -153,7 +161,7 @@ def coordinates_of(layout: Layout, ranks: Ranks) -> tuple[tuple[int, ...], Coord
     if layout.mesh is None:
         return (1, ranks.world, 1, 1), (0, ranks.rank, 0, 0)
     found = layout.mesh.get_coordinate()
-    assert layout.mesh.mesh_dim_names == AXES and found is not None
+    assert layout.mesh.mesh_dim_names == AXES[: layout.mesh.ndim] and found is not None
     return tuple(layout.mesh.shape), tuple(found)
 
 
@@ -202,13 +210,13 @@ def share_out(index: Index) -> None:
     for name in sorted(index.tensors, key=lambda name: (-num_bytes[name], name)):
         entry = index.tensors[name]
         free = [AXES.index(axis) for axis in index.free_axes(entry)]
-        cutting = tuple(at for at in range(1, len(AXES)) if at not in free)
+        cutting = tuple(at for at in range(1, len(sizes)) if at not in free)
         # Those that write together are one row: its fullest member counts.
         rows = np.moveaxis(written[entry.pp : entry.pp + 1], free, range(1, 1 + len(free)))
         rows = rows.reshape(math.prod(sizes[at] for at in free), -1)
         copy = int(rows.max(axis=1).argmin())
         chosen = np.unravel_index(copy, [sizes[at] for at in free])
-        place: list[int | slice] = [entry.pp, *(slice(None) for _ in AXES[1:])]
+        place: list[int | slice] = [entry.pp, *(slice(None) for _ in sizes[1:])]
         for at, number in zip(free, chosen, strict=True):
             place[at] = int(number)
         written[tuple(place)] += num_bytes[name] / math.prod(sizes[at] for at in cutting)

@@ -34,7 +34,7 @@ Extent = tuple[int, int]
 
 
 class PagingFailed(OSError):
-    """State could not be read from its disk, or not written."""
+    """State or weights could not be read from their disk, or not written."""
 
 
 def padded(num_bytes: int) -> int:
@@ -78,16 +78,28 @@ class Traffic:
     write_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class Content:
+    """What lies on a disk, and the setting that has it lie elsewhere, for messages."""
+
+    name: str
+    setting: str
+
+
+STATE = Content("optimizer state", "optim.state_in")
+WEIGHTS = Content("weights", "memory.weights_in")
+
+
 class OnDisk:
     """Bytes in a file without a name. Raises ConfigError where the folder cannot take it."""
 
-    def __init__(self, num_bytes: int, folder: Path) -> None:
+    def __init__(self, num_bytes: int, folder: Path, content: Content = STATE) -> None:
         if sys.platform != "linux":
             raise ConfigError(
-                f"optim.state_in (disk) needs Linux, this is {sys.platform}; use"
-                " optim.state_in=host"
+                f"{content.setting} (disk) needs Linux, this is {sys.platform}; use"
+                f" {content.setting}=host"
             )
-        self.folder, self.traffic = folder, Traffic()
+        self.folder, self.traffic, self._content = folder, Traffic(), content
         size = max(ALIGNMENT, num_bytes)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -97,9 +109,9 @@ class OnDisk:
             os.posix_fallocate(self._file.fileno(), 0, size)
         except OSError as error:
             raise ConfigError(
-                f"optim.state_folder ({folder}) cannot take {num_bytes / 1e6:.1f} MB of optimizer"
-                f" state ({error.strerror}); name a folder of a disk with room, or use"
-                " optim.state_in=host"
+                f"optim.state_folder ({folder}) cannot take {num_bytes / 1e6:.1f} MB of"
+                f" {content.name} ({error.strerror}); name a folder of a disk with room, or use"
+                f" {content.setting}=host"
             ) from error
         self._map = mmap.mmap(self._file.fileno(), size)
         self.bytes_N = torch.frombuffer(self._map, dtype=torch.uint8)[:num_bytes]
@@ -145,6 +157,7 @@ class OnDisk:
                     begin, at = begin + moved, at + moved
         except OSError as error:
             raise PagingFailed(
-                f"optimizer state in {self.folder} cannot be read or written ({error.strerror});"
-                " with a sound disk as optim.state_folder the run resumes from its last checkpoint"
+                f"{self._content.name} in {self.folder} cannot be read or written"
+                f" ({error.strerror}); with a sound disk as optim.state_folder the run resumes from"
+                " its last checkpoint"
             ) from error

@@ -24,13 +24,17 @@ class MemoryConfig:
     loss_chunk_tokens: int = 0
     """Tokens whose logits exist at once. 0: those of a whole micro batch."""
     ffn_tiles: int = 1
-    """Tiles of the feed-forward's inner width: one exists at once, and none is kept for backward.
-    1: no tiles."""
-    weights_in: Literal["device", "host"] = "device"
-    """Where a process keeps and updates its shard of weights and gradients, of a layout that shards
-    weights. host: in main memory. Under zero1 and zero2 copies in train.dtype are then on the
-    device all through a step (ZeRO-Offload), under fsdp and hsdp those of a block for its
-    passes."""
+    """Tiles of the feed-forward's inner width: activations of one exist at once, and none are kept
+    for backward. Weights are gathered whole. 1: no tiles."""
+    ffn_gather: Literal["whole", "tiles"] = "whole"
+    """How parallel=fsdp gathers weights of feed-forwards. whole: with their block. tiles: a tile of
+    `ffn_tiles` at a time, in each pass."""
+    weights_in: Literal["device", "host", "disk"] = "device"
+    """Where a process keeps its shard of weights and gradients, of a layout that shards weights.
+    host: in main memory, where they are updated. Under zero1 and zero2 copies in train.dtype are
+    then on the device all through a step (ZeRO-Offload), under fsdp and hsdp those of a block for
+    its passes. disk: weights and their copies in files in optim.state_folder, a block in memory at
+    a time (ZeRO-Infinity); gradients are in main memory."""
     if_too_large: IfTooLarge = "refuse"
     """What happens to a training whose predicted peak exceeds the memory of its GPU, or of the
     device that `hardware` names."""

@@ -34,6 +34,8 @@ class Placed:
     tensor: Tensor
     shape: torch.Size
     begin: int
+    is_made: bool = False
+    """Whether its turn writes all of it, so that a disk need not be read; such come last."""
 
 
 class Page:
@@ -42,18 +44,26 @@ class Page:
     def __init__(self, placed: Sequence[Placed], bytes_N: Tensor) -> None:
         self._placed, self._offsets = list(placed), list[int]()
         self.extents: list[Extent] = []
-        self.num_bytes = 0
+        self.num_bytes, self._num_read = 0, 0
         for one in placed:
             self._offsets.append(self.num_bytes)
             size = padded(one.shape.numel() * one.tensor.itemsize)
             self.num_bytes += size
-            if self.extents and self.extents[-1][1] == one.begin:
+            begins_made = one.is_made and self._num_read == len(self.extents)
+            if self.extents and self.extents[-1][1] == one.begin and not begins_made:
                 self.extents[-1] = (self.extents[-1][0], one.begin + size)
             else:
                 self.extents.append((one.begin, one.begin + size))
+            if not one.is_made:
+                self._num_read = len(self.extents)
         self.chunks = [bytes_N[begin:end] for begin, end in self.extents]
         self._places = [self._view(one, bytes_N, one.begin) for one in placed]
         self.leave()
+
+    @property
+    def read_extents(self) -> list[Extent]:
+        """Where those lie that are not made in its turn."""
+        return self.extents[: self._num_read]
 
     def enter(self, buffer_N: Tensor) -> None:
         """Let the tensors lie in a buffer that holds the page."""
@@ -224,7 +234,7 @@ class Pager:
         def read() -> Tensor:
             if number >= count:  # the page that was in the buffer is to be in its file
                 writes[number - count].result()
-            file.read(self.pages[number].extents, self._buffers[number % count])
+            file.read(self.pages[number].read_extents, self._buffers[number % count])
             return self._buffers[number % count]
 
         return self._reader.submit(read)

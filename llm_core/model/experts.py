@@ -16,7 +16,7 @@ too: tiles of initial weights, cuts by rows, checkpoints.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,22 @@ from llm_core.model.precision import product_dtype
 # D model width · F inner width of an expert
 
 Exchange = Callable[[Tensor], Tensor]
+
+
+class PairExchange(Protocol):
+    """Sends rows to the processes that share experts among them, and outputs back."""
+
+    @property
+    def size(self) -> int:
+        """Processes that share the experts."""
+
+    def send(self, x_PD: Tensor, counts: Tensor) -> Any:
+        """Begin to send rows in order of experts. counts: pairs of each, then others."""
+
+    def answer(self, sent: Any, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The rows that `send` was given, through `compute(rows, counts)` where experts are."""
+
+
 ROUTER_BIAS = "ffn.router.bias"
 """End of the name of the bias that balances the load of a router's experts."""
 
@@ -79,55 +95,81 @@ class Router(nn.Module):
 
 
 class Stacked(nn.Module):
-    """One matrix of each expert of this process, stacked by rows."""
+    """One matrix of each expert of this process, stacked by rows.
+
+    here: the part of the weight on this process; a layout may set it.
+    """
+
+    here: Exchange
 
     def __init__(self, number: int, rows: int, columns: int) -> None:
         super().__init__()
-        self.rows = rows
+        self.rows, self.here = rows, _as_it_is
         self.weight = nn.Parameter(torch.empty(number * rows, columns))
 
     def matrices(self, dtype: torch.dtype) -> Tensor:
         """[experts, rows, columns]."""
-        return self.weight.to(dtype).unflatten(0, (-1, self.rows))
+        return self.here(self.weight).to(dtype).unflatten(0, (-1, self.rows))
 
 
 class Experts(nn.Module):
     """SwiGLU feed-forwards; each has its gate's rows, then those of up.
 
-    first: number of the first expert on this process, where the experts are shared among several.
+    first: number of the first expert of this tensor rank, where such ranks share them. exchange:
+    sends rows to the processes that share those of the rank; None: they are all here.
     """
 
     gated: Gated
+    exchange: PairExchange | None
 
     def __init__(self, config: ModelConfig, experts: ExpertsConfig) -> None:
         super().__init__()
         self.inner, self.first, self.gated = config.ffn_dim, 0, gated
-        self.number = experts.number
+        self.number, self.exchange = experts.number, None
         self.gate_up = Stacked(experts.number, 2 * config.ffn_dim, config.dim)
         self.down = Stacked(experts.number, config.dim, config.ffn_dim)
 
-    def forward(self, x_ND: Tensor, chosen_NK: Tensor, gates_NK: Tensor) -> Tensor:
-        """The sum for each token over the experts of this process, in the dtype of gates."""
-        dtype = product_dtype(x_ND)
+    @property
+    def stacked(self) -> tuple[Stacked, Stacked]:
+        return self.gate_up, self.down
+
+    def begin(self, x_ND: Tensor, chosen_NK: Tensor) -> Callable[[Tensor], Tensor]:
+        """Sort pairs by expert and send them; what is returned ends it, from gates_NK to the sum
+        for each token over the experts of this tensor rank, in the dtype of gates. What is computed
+        in between overlaps with the exchange."""
+        dtype, top_k = product_dtype(x_ND), chosen_NK.shape[1]
         into, out = self.gate_up.matrices(dtype), self.down.matrices(dtype)
-        number, top_k = len(into), chosen_NK.shape[1]
+        number = len(into) * (1 if self.exchange is None else self.exchange.size)
         own_P = chosen_NK.flatten() - self.first
-        # Pairs of other processes sort last, as those of one more expert, and add nothing.
+        # Pairs of other ranks sort last, as those of one more expert, and add nothing.
         own_P = torch.where((own_P >= 0) & (own_P < number), own_P, number)
         order_P = own_P.argsort(stable=True)
         inverse_P = order_P.argsort()
         counts = torch.zeros(number + 1, dtype=torch.int64, device=x_ND.device)
         counts.scatter_add_(0, own_P, torch.ones_like(own_P))
         x_PD = _Spread.apply(x_ND.to(dtype), order_P, inverse_P, top_k)
-        y_PD = self._products(x_PD, into, out, counts)
-        y_NKD = _Permuted.apply(y_PD, inverse_P, order_P).unflatten(0, (-1, top_k))
-        return (y_NKD.to(gates_NK.dtype) * gates_NK[..., None]).sum(dim=1)
+        sent = None if self.exchange is None else self.exchange.send(x_PD, counts)
 
-    def _products(self, x_PD: Tensor, into: Tensor, out: Tensor, counts: Tensor) -> Tensor:
-        """Outputs of pairs, in order of experts. counts: pairs of each, then of other processes."""
+        def end(gates_NK: Tensor) -> Tensor:
+            if self.exchange is None:
+                y_PD = self._products(x_PD, into, out, counts, number < self.number)
+            else:
+                y_PD = self.exchange.answer(
+                    sent, lambda x_SD, come: self._products(x_SD, into, out, come, False)
+                )
+            y_NKD = Permuted.apply(y_PD, inverse_P, order_P).unflatten(0, (-1, top_k))
+            return (y_NKD.to(gates_NK.dtype) * gates_NK[..., None]).sum(dim=1)
+
+        return end
+
+    def _products(
+        self, x_PD: Tensor, into: Tensor, out: Tensor, counts: Tensor, has_others: bool
+    ) -> Tensor:
+        """Outputs of pairs, in order of experts. counts: pairs of each, then others, if there are
+        any."""
         if takes_grouped(x_PD, self.inner):
             ends = counts[:-1].cumsum(0)
-            own = self._own_rows(len(x_PD), ends[-1])
+            own = _own_rows(len(x_PD), ends[-1]) if has_others else _as_it_is
             ends = ends.to(torch.int32)
             inner_P = self.gated(own(grouped_mm(own(x_PD), into.mT, ends)), self.inner)
             return own(grouped_mm(inner_P, out.mT, ends))
@@ -139,13 +181,12 @@ class Experts(nn.Module):
         ]
         return torch.cat([*found, runs[-1] * 0])
 
-    def _own_rows(self, num_pairs: int, end: Tensor) -> Exchange:
-        """Sets rows behind the last expert of this process to zero: grouped products leave them
-        unwritten, in results and in gradients."""
-        if len(self.down.weight) == self.number * self.down.rows:
-            return _as_it_is
-        beyond_P1 = (torch.arange(num_pairs, device=end.device) >= end)[:, None]
-        return lambda x: x.masked_fill(beyond_P1, 0)
+
+def _own_rows(num_pairs: int, end: Tensor) -> Exchange:
+    """Sets rows behind the last expert to zero: grouped products leave them unwritten, in results
+    and in gradients."""
+    beyond_P1 = (torch.arange(num_pairs, device=end.device) >= end)[:, None]
+    return lambda x: x.masked_fill(beyond_P1, 0)
 
 
 def takes_grouped(x: Tensor, inner: int) -> bool:
@@ -154,6 +195,7 @@ def takes_grouped(x: Tensor, inner: int) -> bool:
     return (
         x.device.type == "cuda"
         and x.dtype == torch.bfloat16
+        and len(x) > 0
         and not (x.shape[1] % 8 or inner % 8)
         and torch.cuda.get_device_capability(x.device) >= (9, 0)
     )
@@ -195,12 +237,12 @@ class SparseFeedForward(nn.Module):
         if counted_BT is not None and gates_NK.requires_grad:
             loss, load_E = self.losses(logits_NE, scores_NE, chosen_NK, counted_BT)
             gates_NK = _Balanced.apply(gates_NK, loss, load_E, self)
-        y_ND = self.experts(x_ND, chosen_NK, gates_NK)
-        if self.shared is not None:
-            shared_ND = self.shared(x_ND).to(y_ND.dtype)
-            if self.shared_gate is not None:
-                gate_N1 = F.linear(x_ND, self.shared_gate.weight).sigmoid()
-                shared_ND = shared_ND * gate_N1
+        end = self.experts.begin(x_ND, chosen_NK)
+        shared_ND = None if self.shared is None else self.shared(x_ND).to(gates_NK.dtype)
+        if shared_ND is not None and self.shared_gate is not None:
+            shared_ND = shared_ND * F.linear(x_ND, self.shared_gate.weight).sigmoid()
+        y_ND = end(gates_NK)
+        if shared_ND is not None:
             y_ND = y_ND + shared_ND
         return self.leave(y_ND.to(product_dtype(x_ND)).view(x_BTD.shape))
 
@@ -277,7 +319,7 @@ class _Spread(torch.autograd.Function):
         return grad_ND, None, None, None
 
 
-class _Permuted(torch.autograd.Function):
+class Permuted(torch.autograd.Function):
     """Reorders rows; backward takes the inverse order."""
 
     @staticmethod

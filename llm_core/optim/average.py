@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from llm_core.optim.method import AVERAGE, State, Update
-from llm_core.optim.pieces import Piece, empty_state, write_unless
+import torch
+
+from llm_core.optim.method import AVERAGE, Placed, State, Update
+from llm_core.optim.pieces import write_unless
 
 
 class Average:
-    def __init__(self, pieces: Sequence[Piece], decay: float) -> None:
+    def __init__(self, pieces: Sequence[Placed], decay: float) -> None:
         self._pieces, self._decay = pieces, decay
-        self._averages = empty_state(pieces)
+        with torch.no_grad():
+            self._averages = [torch.zeros_like(piece.data) for piece in pieces]
 
     def states(self) -> Iterator[State]:
         for piece, average in zip(self._pieces, self._averages, strict=True):

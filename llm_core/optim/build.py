@@ -11,7 +11,7 @@ from llm_core.model.experts import ROUTER_BIAS
 from llm_core.optim.adafactor import Adafactor
 from llm_core.optim.adamw import AdamW
 from llm_core.optim.average import Average
-from llm_core.optim.balance import Balance
+from llm_core.optim.balance import Balance, named
 from llm_core.optim.compressed.feedback import Feedback
 from llm_core.optim.compressed.momentum import SharedMomentum
 from llm_core.optim.compressed.onebit import OneBitAdam, OneBitLamb
@@ -55,18 +55,18 @@ def build_optimizer(
             return [*make(served), *map(Elsewhere, make(rest))]
         if config.state_in == "device" or not pieces:
             return make(pieces)
-        return [offloaded(pieces, lambda some: make(some)[0], config, scratch)]
+        return [offloaded(pieces, lambda some: make(some)[0], config, scratch, layout.resting)]
 
     methods = in_place(lambda some: make_methods(layout, some, config))
     if ema:
         methods += in_place(lambda some: [Average(some, ema)])
     if layout.reduction is not None:
         methods.append(Feedback(layout, pieces, layout.reduction))
-    balance, servers = _balance(layout), layout.servers
+    balance, servers = _balance(layout, ema), layout.servers
     return Optimizer(weights, methods, config.clip_norm, guard, scaler, balance, servers)
 
 
-def _balance(layout: Layout) -> Balance | None:
+def _balance(layout: Layout, ema: float) -> Balance | None:
     experts = layout.bare.config.experts
     if experts is None or not experts.bias_rate:
         return None
@@ -75,7 +75,8 @@ def _balance(layout: Layout) -> Balance | None:
         for number, block in enumerate(layout.bare.blocks)
         if block is not None
     }
-    return Balance(biases, experts.bias_rate)
+    average = Average(named(biases), ema) if ema else None
+    return Balance(biases, experts.bias_rate, average)
 
 
 def make_methods(layout: Layout, pieces: list[Piece], config: OptimConfig) -> list[Method]:

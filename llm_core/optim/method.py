@@ -40,6 +40,13 @@ class Named(Protocol):
     def data(self) -> Tensor: ...
 
 
+class Placed(Named, Protocol):
+    """What an average needs besides."""
+
+    @property
+    def place(self) -> Place: ...
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """What an optimizer keeps for a weight: this process's piece, and its place in the whole."""

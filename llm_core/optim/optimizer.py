@@ -84,6 +84,8 @@ class Optimizer:
             method.update(update)
         if self._balance is not None and loads_LE is not None:
             self._balance.update(loads_LE, bad)
+            if self._balance.average is not None:
+                self._balance.average.update(Update(lr, *scalars))
         if self.scaler is not None:
             self.scaler.observe((reason == OVERFLOW) | (reason == NOT_FINITE), reason == NO_TARGETS)
         return report
@@ -123,7 +125,7 @@ class Optimizer:
         return {
             "weights": self._num_bytes(self._weights),
             "gradients": self._gradient_bytes,
-            "optimizer": self._num_bytes([state.piece for state in self.states()]),
+            "optimizer": self._num_bytes([state.piece for state in self._states_of_rules()]),
         }
 
     def _num_bytes(self, tensors: Sequence[Tensor | None]) -> int:
@@ -132,7 +134,11 @@ class Optimizer:
         return sum(piece.nbytes for piece in pieces if piece.device.type == here)
 
     def states(self) -> list[State]:
-        """What the update rules keep, weight by weight."""
+        """What the update rules keep, weight by weight, and averages of biases of routers."""
+        average = None if self._balance is None else self._balance.average
+        return self._states_of_rules() + ([] if average is None else list(average.states()))
+
+    def _states_of_rules(self) -> list[State]:
         return [state for method in self.methods for state in method.states()]
 
     def state_views(self) -> dict[str, Tensor]:

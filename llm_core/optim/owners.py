@@ -18,6 +18,7 @@ from torch import Tensor
 from llm_core.compat import all_gather_single
 from llm_core.optim.pieces import Piece
 from llm_core.parallel.cuts import cut_dim, part_of
+from llm_core.parallel.grid.shards import GridShards
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.tensor import TensorShards
 
@@ -27,6 +28,7 @@ class Owners:
 
     def __init__(self, layout: Layout, pieces: Sequence[Piece], shares_rows: bool) -> None:
         self._names = [piece.name for piece in pieces]
+        assert not isinstance(layout.tensor, GridShards), "check_grid_settings has refused them"
         self._tensor: TensorShards | None = layout.tensor
         self._group: Any = None
         self._rank, self._size = 0, 1

@@ -11,9 +11,11 @@ default; here it gets a communication hook that sums, as `llm_core.parallel.fsdp
 
 # No postponed annotations here: DDP checks that its hook is annotated with the class itself.
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -22,24 +24,28 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy
 from torch.nn.parallel import DistributedDataParallel
 
 from llm_core.compat import NO_BUFFER_SYNC
+from llm_core.config import ConfigError
 from llm_core.kernels import flash4
 from llm_core.memory.chunked_loss import head_loss
 from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.memory.recompute import apply_recompute
-from llm_core.memory.tiling import apply_tiling
+from llm_core.memory.resting import RestingWeights
+from llm_core.memory.tiling import Exchange, apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ComputeConfig, ModelConfig
 from llm_core.model.float8 import apply_float8
 from llm_core.model.loss import CrossEntropy, each_head_loss, token_losses
 from llm_core.model.operations import apply_kernels, check_kernels
 from llm_core.model.precision import HALF_DTYPES, stream_dtype
-from llm_core.model.transformer import Transformer
+from llm_core.model.transformer import Transformer, as_it_is
 from llm_core.parallel.compression.reduction import Reduction, make_reduction
 from llm_core.parallel.compression.wire import Wire
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import StagePlan, key_copies
+from llm_core.parallel.experts.exchange import share_out_experts
 from llm_core.parallel.frozen import freeze
-from llm_core.parallel.fsdp import shard_weights, shorten_gradients
+from llm_core.parallel.fsdp import RowShards, shard_weights, shorten_gradients
+from llm_core.parallel.grid.shards import GridShards
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.overlap import Overlap, check_access
 from llm_core.parallel.pipelining.pipeline import Pipeline
@@ -62,37 +68,49 @@ def build_layout(
     trains: Callable[[str], bool] | None = None,
     sums_losses: bool = True,
     noise_scale: float = 0.0,
+    scratch: Path | None = None,
 ) -> Layout:
     """This rank's model with attention kernel, laid out over processes.
 
     fill: with initial weights; else they are whatever was in memory, for a caller that reads them.
     trains: whether the weight of a global name is trained; None: all are. sums_losses: false for a
-    model that gives what is learnt of each token. noise_scale: of noise on embeddings. Raises
-    ConfigError where a layout cannot do what is asked for.
+    model that gives what is learnt of each token. noise_scale: of noise on embeddings. scratch:
+    folder for weights that rest on a disk. Raises ConfigError where a layout cannot do what is
+    asked for.
     """
     check_kernels(compute.kernels, ranks.device, config, compute.dtype)
     plan = parallel.plan(config)
     model, parts = _build(config, plan, ranks)
     tensor = _tensor_shards(config, parallel, ranks) if parallel.tp > 1 else None
     if tensor is not None:
-        tensor.apply(model, parts.values())
+        _share_layers(tensor, model, parts)
     if trains is not None:
         freeze(model, plan, trains)
     _set_stream_and_loss(parts, tensor, compute, memory, sums_losses)
     for part in parts.values():
         part.noise_scale = noise_scale
-    apply_tiling(model, memory, *((tensor.enter, tensor.leave) if tensor else ()))
+    shards = None
+    if memory.ffn_gather == "tiles":
+        assert ranks.weights is not None
+        shards = RowShards(ranks.weights.get_group("dp_shard"), compute)
+    exchanges: tuple[Exchange, Exchange] = (as_it_is, as_it_is)
+    if isinstance(tensor, TensorShards):
+        exchanges = (tensor.enter, tensor.leave)
+    apply_tiling(model, memory, *exchanges, shards)
     if compute.float8:
         apply_float8(model, ranks.device, compute.kernels)
     apply_recompute(model, memory)
     if compute.compile:
         _compile_blocks(model, parallel, memory)
     if parallel.shards_weights:
-        _cut_weights(parts, parallel, compute, ranks, memory)
-    model.to_empty(device="cpu" if memory.weights_in == "host" else ranks.device)
+        _cut_weights(model, parts, parallel, compute, ranks, memory)
+    model.to_empty(device=ranks.device if memory.weights_in == "device" else "cpu")
     # `to_empty` makes memory for each name, which unties them.
     if config.tied_embeddings and parallel.pp == 1:
         model.head.weight = model.embedding.weight
+    resting = None
+    if memory.weights_in == "disk":
+        resting = _rest_on_disk(model, compute, ranks, scratch)
     if compute.gradient_bits == 16:
         shorten_gradients(model, HALF_DTYPES[compute.dtype])
     context = None
@@ -110,11 +128,17 @@ def build_layout(
         laid_out = _replicate(model, ranks)
     elif parallel.kind == "server" and ranks.weights is not None:
         servers = Servers(model, ranks.weights.get_group("dp_shard"), parallel.servers)
+    copies = None
+    if parallel.ep > 1 and parallel.kind == "hsdp":
+        assert ranks.weights is not None
+        copies = ranks.weights.get_group("dp_replicate")
+    mesh, kind = ranks.weights, parallel.kind
     layout = Layout(
-        laid_out, pipeline, context, tensor, ranks.weights, parallel.kind, reduction, servers
+        laid_out, pipeline, context, tensor, mesh, kind, reduction, resting, copies, servers
     )
     if reduction is not None:
-        layout.counts["compression.steps"] = reduction.steps
+        found = reduction.counts.items()
+        layout.counts.update({f"compression.{name}": count for name, count in found})
     if fill:
         initialize(layout, compute.seed)
     return layout
@@ -132,7 +156,13 @@ def _build(
     return model, {0: model}
 
 
-def _tensor_shards(config: ModelConfig, parallel: ParallelConfig, ranks: Ranks) -> TensorShards:
+def _tensor_shards(
+    config: ModelConfig, parallel: ParallelConfig, ranks: Ranks
+) -> TensorShards | GridShards:
+    if parallel.grid is not None:
+        assert ranks.weights is not None
+        axes = ranks.weights[("tp", "tp_row", "tp_depth")]
+        return GridShards(_group(ranks, "tp"), axes, parallel.grid)
     group, copies = _group(ranks, "tp"), key_copies(config, parallel.tp)
     check_access(parallel.tp_overlap, group, ranks.device)
     overlap = Overlap(group, parallel.tp_overlap) if parallel.tp_overlap != "none" else None
@@ -145,9 +175,18 @@ def _tensor_shards(config: ModelConfig, parallel: ParallelConfig, ranks: Ranks) 
     return TensorShards(group, parallel.sequence_parallel, overlap, of_head)
 
 
+def _share_layers(
+    tensor: TensorShards | GridShards, model: Transformer, parts: dict[int, Transformer]
+) -> None:
+    if isinstance(tensor, GridShards):
+        tensor.apply(model)
+    else:
+        tensor.apply(model, parts.values())
+
+
 def _set_stream_and_loss(
     parts: dict[int, Transformer],
-    tensor: TensorShards | None,
+    tensor: TensorShards | GridShards | None,
     compute: ComputeConfig,
     memory: MemoryConfig,
     sums_losses: bool,
@@ -164,7 +203,7 @@ def _set_stream_and_loss(
         if sums_losses:
             part.head_loss = head_loss(memory, loss)
         part.stream_dtype = stream_dtype(compute.dtype)
-        if tensor is not None:
+        if isinstance(tensor, TensorShards):
             part.to_head, part.stream_pieces = tensor.enter, tensor.size if tensor.sequence else 1
 
 
@@ -182,6 +221,7 @@ def _compile_blocks(model: Transformer, parallel: ParallelConfig, memory: Memory
 
 
 def _cut_weights(
+    model: Transformer,
     parts: dict[int, Transformer],
     parallel: ParallelConfig,
     compute: ComputeConfig,
@@ -191,18 +231,36 @@ def _cut_weights(
     assert ranks.weights is not None
     axes = ("dp_replicate", "dp_shard") if parallel.kind == "hsdp" else "dp_shard"
     rest = OffloadPolicy()
-    if memory.weights_in == "host":
-        rest = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda")
+    if memory.weights_in != "device":
+        # What is mapped from a disk cannot be pinned.
+        pins = memory.weights_in == "host" and ranks.device.type == "cuda"
+        rest = CPUOffloadPolicy(pin_memory=pins)
+    mesh, gathers_tiles = ranks.weights[axes], memory.ffn_gather == "tiles"
+    alone = share_out_experts(model, mesh) if parallel.ep > 1 else set()
     for part in parts.values():
-        shard_weights(part, compute, ranks.weights[axes], rest, parallel.gathers_once)
+        shard_weights(part, compute, mesh, rest, parallel.gathers_once, gathers_tiles, alone)
+
+
+def _rest_on_disk(
+    model: Transformer, compute: ComputeConfig, ranks: Ranks, scratch: Path | None
+) -> RestingWeights:
+    if scratch is None:
+        raise ConfigError(
+            "optim.state_folder (null) must name a folder for memory.weights_in=disk: there is no"
+            " work directory"
+        )
+    half, units = HALF_DTYPES.get(compute.dtype), (model, *model.own_blocks)
+    assert all(isinstance(unit, FSDPModule) for unit in units)
+    on_gpu = ranks.device.type == "cuda"
+    return RestingWeights(cast(Sequence[FSDPModule], units), scratch, half, on_gpu)
 
 
 def _choose_kernels(
     model: Transformer, parallel: ParallelConfig, compute: ComputeConfig, ranks: Ranks
 ) -> None:
     config = model.config
-    kv_heads = max(1, config.num_kv_heads // parallel.tp)
-    heads = config.num_heads // parallel.tp, kv_heads, config.head_dim
+    kv_heads = max(1, config.num_kv_heads // parallel.columns)
+    heads = config.num_heads // parallel.columns, kv_heads, config.head_dim
     name = "sdpa" if compute.attention == "auto" else compute.attention
     backend = prepare_backend(name, ranks.device, heads)
     # Other context ranks would be sent the copies.

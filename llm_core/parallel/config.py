@@ -15,6 +15,7 @@ from llm_core.parallel.degrees import (
     TensorOverlap,
     end_layers,
 )
+from llm_core.parallel.grid.shape import GridShape, TensorKind, grid_of
 from llm_core.parallel.outer import OuterConfig
 
 Kind = Literal["none", "ddp", "zero1", "zero2", "fsdp", "hsdp", "server", "auto"]
@@ -66,6 +67,10 @@ class ParallelConfig:
     pp_stages_per_rank: int = 0
     """Runs of layers of one pipeline rank. 0: one, or two in schedules that need more. interleaved
     and zero_bubble accept three and more: less idle time, more messages."""
+    ep: int = 1
+    """Expert ranks, which share out the experts of each layer and send tokens to them, where FSDP
+    would gather the experts. 1, or as many as share one set of weights: dp_shard under hsdp, and
+    all that hold the same layers under zero1, zero2 and fsdp."""
     cp: int = 1
     """Context ranks, each with a slice of every sequence."""
     cp_kind: ContextKind = "all_gather"
@@ -78,6 +83,12 @@ class ParallelConfig:
 
     tp: int = 1
     """Tensor ranks, which divide the heads, channels and ids of every layer."""
+    tp_kind: TensorKind = "1d"
+    """How tensor ranks share a layer. 1d: each has some heads, channels and ids of every layer. 2d,
+    2.5d and 3d: blocks of matrices and of activations, on a square, on tp_depth squares and on a
+    cube of tensor ranks."""
+    tp_depth: int = 1
+    """Squares of 2.5d, which have equal weights and different sequences of a micro batch."""
     sequence_parallel: bool = True
     """Split the residual stream along tokens between layers of tensor ranks: the same traffic, less
     memory."""
@@ -120,10 +131,27 @@ class ParallelConfig:
                 f"num_processes ({self.num_processes}) needs a layout over processes; set"
                 " parallel=ddp, zero1, zero2 or fsdp"
             )
-        if min(self.pp, self.cp, self.tp) < 1:
+        if min(self.pp, self.ep, self.cp, self.tp) < 1:
             raise ConfigError(
-                f"pp, cp and tp ({self.pp}, {self.cp} and {self.tp}) must each be at least 1, which"
-                " is one process"
+                f"pp, ep, cp and tp ({self.pp}, {self.ep}, {self.cp} and {self.tp}) must each be at"
+                " least 1, which is one process"
+            )
+        if self.ep > 1 and not self.shards_weights:
+            raise ConfigError(
+                f"ep ({self.ep}) shares out experts among processes that share weights, kind is"
+                f" {self.kind}; set parallel=zero1, zero2, fsdp or hsdp, or ep=1"
+            )
+        if self.grid is not None and self.pp * self.cp > 1:
+            raise ConfigError(
+                f"tp_kind ({self.tp_kind}) does not go with pipeline and context ranks, pp is"
+                f" {self.pp} and cp {self.cp}; set both 1, or tp_kind=1d"
+            )
+        if self.grid is not None and (self.tp_overlap != "none" or not self.sequence_parallel):
+            raise ConfigError(
+                f"tp_kind ({self.tp_kind}) always cuts the residual stream and overlaps nothing,"
+                f" tp_overlap is {self.tp_overlap} and sequence_parallel"
+                f" {str(self.sequence_parallel).lower()}; set tp_overlap=none and"
+                " sequence_parallel=true, or tp_kind=1d"
             )
         if self.tp_overlap != "none" and (self.tp == 1 or not self.sequence_parallel):
             raise ConfigError(
@@ -222,6 +250,16 @@ class ParallelConfig:
         return self.pp > 1 and self.pp_schedule in SPLIT_BACKWARD
 
     @property
+    def grid(self) -> GridShape | None:
+        """Of the tensor ranks; None for 1d."""
+        return grid_of(self.tp_kind, self.tp, self.tp_depth)
+
+    @property
+    def columns(self) -> int:
+        """Tensor ranks that have different heads, channels and ids."""
+        return self.tp if self.grid is None else self.grid.side
+
+    @property
     def dp(self) -> int:
         """Data-parallel degree: processes that read different sequences."""
         return self.num_processes // (self.pp * self.cp * self.tp)
@@ -235,6 +273,7 @@ class ParallelConfig:
     def product(self) -> str:
         """How the processes are shared out, as messages have it."""
         shards = f" (dp_shard {self.dp_shard})" if self.dp_shard else ""
+        shards += f" (ep {self.ep})" if self.ep > 1 else ""
         return f"pp {self.pp} x dp {self.dp}{shards} x cp {self.cp} x tp {self.tp}"
 
     def plan(self, model: ModelConfig) -> StagePlan | None:

@@ -236,6 +236,30 @@ def check_tensor(model: ModelConfig, num_tokens: int, num_ranks: int, sequence: 
         )
 
 
+def check_expert_ranks(model: ModelConfig, num_ranks: int, shares: int, tensor_ranks: int) -> None:
+    """Raises ConfigError where experts do not divide, or others share them than weights.
+
+    shares: processes that share one set of weights.
+    """
+    if model.experts is None:
+        raise ConfigError(
+            f"parallel.ep ({num_ranks}) shares out experts, and model.experts is null; set"
+            " parallel.ep=1, or model=moe_tiny"
+        )
+    if num_ranks != shares:
+        raise ConfigError(
+            f"parallel.ep ({num_ranks}) must be 1, or the {shares} processes that share one set of"
+            f" weights; set parallel.ep={shares}, or parallel=hsdp with"
+            f" parallel.dp_shard={num_ranks}"
+        )
+    if model.experts.number % (num_ranks * tensor_ranks):
+        raise ConfigError(
+            f"model.experts.number ({model.experts.number}) must be a multiple of the {num_ranks}"
+            f" expert ranks x {tensor_ranks} tensor ranks; set parallel.ep=1, or parallel=hsdp with"
+            " a smaller parallel.dp_shard and ep"
+        )
+
+
 def divisors(number: int) -> list[int]:
     """From 1 to the number itself."""
     return [n for n in range(1, number + 1) if number % n == 0]

@@ -20,7 +20,7 @@ With train.dtype=fp32 the gathered copy has 4 bytes instead of 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from llm_core.compat import all_gather_single, dtensor_of, reduce_scatter_single
 from llm_core.model.config import ComputeConfig
 from llm_core.model.precision import HALF_DTYPES
 from llm_core.model.transformer import Transformer
@@ -40,12 +41,16 @@ def shard_weights(
     mesh: DeviceMesh,
     rest: OffloadPolicy,
     stays_whole: bool,
+    ffn_apart: bool = False,
+    alone: Set[nn.Parameter] = frozenset(),
 ) -> None:
     """Cut the weights of a model (or of a pipeline's stage) over a mesh; of two axes the first
     replicates.
 
     compute: in whose dtype weights are gathered. rest: where they are in between. stays_whole: from
-    forward to backward; else a block is gathered once more for its backward.
+    forward to backward; else a block is gathered once more for its backward. ffn_apart: weights of
+    feed-forwards are cut too, but whoever needs them gathers them. alone: weights that are left as
+    they are.
     """
     # Inputs keep their dtype: rotary tables must stay float32, and activations take the dtype of
     # the weights anyway.
@@ -56,13 +61,18 @@ def shard_weights(
         policy = MixedPrecisionPolicy(half, summed, cast_forward_inputs=False)
     # None: all but the root unit, which backward needs first.
     reshard_after_forward = False if stays_whole else None
-    for module in (*model.own_blocks, model):
+    apart: list[nn.Module] = []
+    if ffn_apart:
+        # Their forward is never called, upon which FSDP would gather them.
+        apart = [layer for block in model.own_blocks for layer in (block.ffn.into, block.ffn.down)]
+    for module in (*apart, *model.own_blocks, model):
         fully_shard(
             module,
             mesh=mesh,
             mp_policy=policy,
             offload_policy=rest,
             reshard_after_forward=reshard_after_forward,
+            ignored_params=set(alone),
         )
     shards = mesh.get_group(mesh.ndim - 1)
     for module in model.modules():
@@ -71,6 +81,35 @@ def shard_weights(
             module.set_gradient_divide_factor(1.0)
             if dist.get_backend(shards) == "gloo":
                 module.set_custom_reduce_scatter(ExchangeAndSum())
+
+
+class RowShards:
+    """How FSDP's processes share rows, for whoever gathers some of them himself
+    (`llm_core.memory.tiling.Shards`)."""
+
+    def __init__(self, group: dist.ProcessGroup, compute: ComputeConfig) -> None:
+        self.number, self._group = group.size(), group
+        self._half = HALF_DTYPES.get(compute.dtype)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        own = rows.flatten(1).to(self._half or rows.dtype).contiguous()
+        found = own.new_empty(self.number * len(own), own.shape[1])
+        all_gather_single(found, own, group=self._group)
+        return found
+
+    def reduce(self, gradient: Tensor) -> Tensor:
+        """In float32 or better, as FSDP's sums."""
+        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32)).contiguous()
+        own = wide.new_empty(len(wide) // self.number, *wide.shape[1:])
+        if dist.get_backend(self._group) == "gloo":
+            ExchangeAndSum()(own.view(-1), wide.view(-1), self._group, dist.ReduceOp.SUM)
+        else:
+            reduce_scatter_single(own, wide, group=self._group)
+        return own
+
+    def like(self, weight: Tensor, rows: Tensor) -> Tensor:
+        assert isinstance(weight, DTensor)
+        return dtensor_of(rows, weight.device_mesh, weight.placements, weight.shape)
 
 
 class ExchangeAndSum:

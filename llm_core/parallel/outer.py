@@ -23,14 +23,16 @@ class OuterConfig:
     member: int = 0
     """The place of this run, from 0."""
     folder: Path | None = None
-    """Where members meet: a folder that all share, used by no other training."""
+    """Where members meet: a folder that all share. It keeps what the training is made with, and one
+    that is made otherwise is refused."""
     lr: float = 0.7
     """Of the outer step. With 1 and momentum 0 the weights become the mean of all members'."""
     momentum: float = 0.9
     """Of the outer step, in Nesterov's form."""
     lease_s: float = 30.0
-    """A member that is silent for this long is left out of the round. In the first round, others
-    wait this long for members that have not started yet."""
+    """A member whose process has died for this long is left out of the round, as is one that lives
+    and takes no step for parallel.timeout_s. In the first round, others wait this long for members
+    that have not started yet."""
 
     def __post_init__(self) -> None:
         check_bounds(self, steps=(1, None), members=(1, None), lease_s=(0.1, None))
@@ -59,5 +61,5 @@ class OuterConfig:
         """The settings that change what a run gives."""
         if self.kind == "none":
             return {}
-        names = ("kind", "steps", "members", "lr", "momentum")
+        names = ("kind", "steps", "members", "member", "lr", "momentum")
         return {name: getattr(self, name) for name in names}

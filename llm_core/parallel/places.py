@@ -8,18 +8,18 @@ ones that equal runs of the whole weight would give: DTensor calls that a stride
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement
 
 from llm_core.compat import StridedShard, dtensor_of
 from llm_core.model.config import ModelConfig
 from llm_core.model.transformer import Transformer, global_name
-from llm_core.parallel.cuts import cut_dim
 from llm_core.parallel.layout import Layout
 
 
@@ -42,7 +42,7 @@ class Place:
         data = self.data
         if self.mesh is not None and any(p.is_shard(0) for _, p in self.tensor):
             # FSDP has cut rows that tensor parallelism cut before.
-            factor = self.mesh["tp"].size()
+            factor = math.prod(self.mesh[axis].size() for axis, p in self.tensor if p.is_shard(0))
             data = tuple(
                 (axis, StridedShard(0, split_factor=factor) if p.is_shard(0) else p)
                 for axis, p in data
@@ -92,8 +92,7 @@ def place_of(layout: Layout, name: str, weight: nn.Parameter, shape: torch.Size)
         data = tuple(zip(axes, weight.placements, strict=True))
     tensor: tuple[tuple[str, Placement], ...] = ()
     if layout.tensor is not None:
-        dim = cut_dim(name)
-        tensor = (("tp", Replicate() if dim is None else Shard(dim)),)
+        tensor = layout.tensor.placements(name)
     return Place(shape, weight.shape, layout.mesh, data, tensor)
 
 
@@ -103,6 +102,11 @@ def placed_weights(layout: Layout) -> Iterator[tuple[str, nn.Parameter, Place]]:
     for name, weight in layout.bare.named_parameters():
         found = global_name(layout.bare.config, name)
         yield found, weight, place_of(layout, found, weight, shapes[found])
+
+
+def is_cut(placements: Iterable[tuple[str, Placement]]) -> bool:
+    """Whether some axis cuts."""
+    return any(placement.is_shard() for _, placement in placements)
 
 
 def local(tensor: Tensor) -> Tensor:

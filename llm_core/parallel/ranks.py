@@ -38,7 +38,8 @@ class Ranks:
     mesh: DeviceMesh | None = None
     """Processes by tokens: axes pp, dp, cp, tp; None: there is only data parallelism."""
     weights: DeviceMesh | None = None
-    """Processes by weights: axes pp, dp_replicate, dp_shard, tp; None: one process."""
+    """Processes by weights: axes pp, dp_replicate, dp_shard, tp, and of a grid, whose columns are
+    tp, also tp_row and tp_depth; None: one process."""
 
     @functools.cached_property
     def hosts(self) -> Hosts:
@@ -131,10 +132,11 @@ def make_meshes(
     # Context ranks hold the same weights, so they count as replicas here.
     replicas = config.dp * config.cp
     share = config.dp_shard or replicas
-    names = ("pp", "dp_replicate", "dp_shard", "tp")
-    weights = init_device_mesh(
-        device.type, (config.pp, replicas // share, share, config.tp), mesh_dim_names=names
-    )
+    names: tuple[str, ...] = ("pp", "dp_replicate", "dp_shard", "tp")
+    sizes: tuple[int, ...] = (config.pp, replicas // share, share, config.columns)
+    if (grid := config.grid) is not None:
+        names, sizes = (*names, "tp_row", "tp_depth"), (*sizes, grid.side, grid.depth)
+    weights = init_device_mesh(device.type, sizes, mesh_dim_names=names)
     if config.pp * config.cp * config.tp == 1:
         return None, weights
     shape = (config.pp, config.dp, config.cp, config.tp)

@@ -29,6 +29,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.nn import functional as F
 
 from llm_core.model.adapter import is_factor
@@ -78,13 +79,24 @@ class TensorShards:
         part = part_of(whole.shape[dim], self.rank, self.size)
         return whole.narrow(dim, part.start, len(part))
 
-    def is_partial(self, name: str) -> bool:
-        """Whether each process has of a whole weight its own tokens' or heads' gradient only; of a
-        factor, that of its part of the layer."""
+    def placements(self, name: str) -> tuple[tuple[str, Placement], ...]:
+        """(axis of the mesh, how it cuts the weight of this name)."""
+        dim = cut_dim(name)
+        return (("tp", Replicate() if dim is None else Shard(dim)),)
+
+    @property
+    def cutting(self) -> list[dist.ProcessGroup]:
+        """Groups that have different parts of a weight that is cut."""
+        return [self.group]
+
+    def unsummed(self, name: str) -> dist.ProcessGroup | None:
+        """The group of which each process has of a whole weight its own tokens' or heads' gradient
+        only; of a factor, that of its part of the layer. None: backward has summed it."""
         if cut_dim(name) is not None:
-            return False
+            return None
         per_process = PER_HEAD.search(name) or OF_EXPERTS.search(name)
-        return self.sequence or is_factor(name) or per_process is not None
+        is_partial = self.sequence or is_factor(name) or per_process is not None
+        return self.group if is_partial else None
 
     def loss(self, vocab_size: int, z_loss: float = 0.0) -> CrossEntropy:
         """The loss from logits of this process's part of the vocabulary."""

@@ -9,12 +9,12 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from llm_core.model.experts import ROUTER_BIAS, router_biases
 from llm_core.model.init import Box, drawn, init_weights, std_of
 from llm_core.model.transformer import as_it_is, global_name
-from llm_core.parallel.cuts import cut_dim, part_of
+from llm_core.parallel.cuts import part_of
 from llm_core.parallel.frozen import coded_weights, short_dtype
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local, place_of, placed_weights, whole_shapes
@@ -46,9 +46,12 @@ def initialize(
 def box_of(layout: Layout, name: str, weight: Tensor, shape: torch.Size) -> Box:
     """Which box of the whole weight of this name and shape is on this process."""
     box = [range(size) for size in shape]
-    dim = None if layout.tensor is None else cut_dim(name)
-    if layout.tensor is not None and dim is not None:
-        box[dim] = part_of(shape[dim], layout.tensor.rank, layout.tensor.size)
+    for axis, placement in () if layout.tensor is None else layout.tensor.placements(name):
+        if isinstance(placement, Shard):
+            assert layout.mesh is not None
+            own, size = layout.mesh.get_local_rank(axis), layout.mesh[axis].size()
+            part = part_of(len(box[placement.dim]), own, size)
+            box[placement.dim] = box[placement.dim][part.start : part.stop]
     # Only the last axis cuts; the one before it replicates.
     if isinstance(weight, DTensor):
         assert layout.mesh is not None and weight.placements[-1].is_shard(0)

@@ -103,7 +103,7 @@ def choose_layout(work: Work, hardware: HardwareConfig, num_devices: int) -> Cho
 def _why_not_plain(work: Work, num_devices: int) -> str:
     """Why data-parallel processes alone cannot run."""
     kind: Kind = "none" if num_devices == 1 else "ddp"
-    if work.memory.weights_in == "host":
+    if work.memory.weights_in != "device":
         kind = "fsdp"
     train = replace(work.train, micro_batch_sequences=1)
     try:
@@ -182,7 +182,7 @@ def _kinds(
     if replicas > 1:
         yield "zero2", 0
     # One device too takes weights from main memory by FSDP.
-    if replicas > 1 or work.memory.weights_in == "host":
+    if replicas > 1 or work.memory.weights_in != "device":
         yield "fsdp", 0
     # Shards within a node, which tensor ranks share with them.
     share = hardware.devices_per_node // tp

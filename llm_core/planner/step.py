@@ -9,6 +9,7 @@ batches idles (p - 1) / (m + p - 1) of a step (GPipe, Huang et al., 2019). What 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 
 from llm_core.memory.config import MemoryConfig
@@ -28,7 +29,9 @@ from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.traffic import Pass, Traffic, step_traffic
 from llm_core.planner.weights import (
     Coordinates,
-    block_shapes,
+    Held,
+    gathered_of_block,
+    gathered_weights,
     held_weights,
     num_replicas,
     state_bytes,
@@ -159,7 +162,7 @@ def memory_of(work: Work, hardware: HardwareConfig, at: Coordinates) -> MemoryPl
     averaged, bits = train.ema > 0, train.gradient_bits
     states = state_bytes(model, work.optim, parallel, at, bits, averaged)
     weights, gradients, optimizer = states.weights, states.gradients, states.optimizer
-    if memory.weights_in == "host":
+    if memory.weights_in != "device":
         weights = gradients = optimizer = 0
     if work.optim.state_in != "device":
         optimizer = 0
@@ -185,8 +188,9 @@ def _copies(work: Work, at: Coordinates, shards: int) -> int:
     model, parallel = work.model, work.parallel
     half = 0 if work.train.dtype == "fp32" else 2
     held = held_weights(model, parallel, at)
-    block = sum(map(math.prod, block_shapes(model).values())) // parallel.tp
-    whole = sum(each.numel for each in held)
+    gathered = gathered_weights(held, parallel)
+    block = gathered_of_block(model, parallel)
+    whole = sum(each.numel for each in gathered)
     ends = sum(each.numel for each in held if not each.in_blocks)
     if not parallel.shards_weights:
         # Autocast keeps a copy of each weight of a product from forward to backward; of blocks that
@@ -207,9 +211,20 @@ def _copies(work: Work, at: Coordinates, shards: int) -> int:
     reduced = max(block, ends) * (number + gradient)
     if parallel.pp > 1 or (parallel.kind == "zero1" and work.micro_batches > 1):
         # Whole for all of a step, as are the gradients that are reduced at its end.
-        return (number + gradient) * whole + reduced - shards
-    gathered = whole if parallel.gathers_once else 2 * block + ends
-    return number * gathered + reduced
+        return (number + gradient) * whole + reduced - shards + _of_sent_experts(work, held, True)
+    kept = whole if parallel.gathers_once else 2 * block + ends
+    return number * kept + reduced + _of_sent_experts(work, held, False)
+
+
+def _of_sent_experts(work: Work, held: Sequence[Held], counts_gradients: bool) -> int:
+    """Of experts that tokens travel to: a copy in train.dtype from forward to backward, and their
+    gradients where they were taken off before, since FSDP has no whole ones of them."""
+    if work.parallel.ep == 1:
+        return 0
+    own = sum(each.numel for each in held if each.is_expert) // work.parallel.ep
+    half = 0 if work.train.dtype == "fp32" else 2
+    cast = own if work.memory.recompute == "none" else own // work.model.num_layers
+    return half * cast + counts_gradients * work.train.gradient_bits // 8 * own
 
 
 def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
@@ -259,7 +274,7 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
         if hardware.launches_ahead:
             host_s = max(0.0, host_s - computed_s - recompute_s)
     one = Pass((computed_s + host_s) / 3, (computed_s + host_s) * 2 / 3 + recompute_s, attention_s)
-    traffic = tuple(step_traffic(model, train, parallel, hardware, one))
+    traffic = tuple(step_traffic(model, train, parallel, hardware, one, work.memory))
     exposed_s = sum(each.exposed_s for each in traffic)
     states = state_bytes(model, work.optim, parallel, averaged=train.ema > 0)
     num_trained = states.gradients / (train.gradient_bits // 8)

@@ -10,6 +10,8 @@
 | fsdp | per micro batch: weights gathered twice, gradients reduce-scattered; in a pipeline as zero1 | as zero1 |
 | hsdp | fsdp within dp_shard; shards of gradients all-reduced between the groups, once a step | as fsdp; the rest behind nothing |
 | tp | per block: four gatherings and four sums of the residual stream | nothing, unless tp_overlap |
+| ep | per block: inputs of pairs to their experts and outputs back, and the gradients of both; as if load were balanced | nothing |
+| tp, tp_kind 2d to 3d | blocks of activations and weights (`llm_core.parallel.grid`) | nothing |
 | cp | per block: keys and values of other slices, and their gradients | nothing; with ring, attention |
 | pp | the residual stream between stages, and its gradient | nothing, or other runs of layers of the same rank |
 
@@ -23,13 +25,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from llm_core.memory.config import NO_SAVINGS, MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.compression.sizes import sent_bytes
 from llm_core.parallel.config import ParallelConfig
+from llm_core.parallel.cuts import cut_dim
 from llm_core.parallel.degrees import Schedule, key_copies
+from llm_core.parallel.grid.shape import GridShape, Layer
 from llm_core.planner.activations import PRODUCT_BYTES, STREAM_BYTES, tokens_on_a_rank
 from llm_core.planner.hardware import HardwareConfig
-from llm_core.planner.weights import block_shapes, held_weights, num_replicas, shard_ranks
+from llm_core.planner.weights import (
+    block_shapes,
+    gathered_of_block,
+    gathered_weights,
+    held_weights,
+    num_replicas,
+    shard_ranks,
+)
 from llm_core.training.config import TrainConfig
 
 DDP_BUCKET = 25 << 18
@@ -65,6 +77,7 @@ def step_traffic(
     parallel: ParallelConfig,
     hardware: HardwareConfig,
     compute: Pass,
+    memory: MemoryConfig = NO_SAVINGS,
 ) -> list[Traffic]:
     """Of the fullest process."""
     m = train.global_batch_sequences // (train.micro_batch_sequences * parallel.dp)
@@ -72,7 +85,9 @@ def step_traffic(
     plan = parallel.plan(model)
     layers = model.num_layers if plan is None else plan.num_layers_of(plan.costs_most())
     stream = tokens_on_a_rank(train, parallel) * model.dim * STREAM_BYTES[train.dtype]
-    if parallel.tp > 1:
+    if (grid := parallel.grid) is not None:
+        found.append(_of_grid(model, train, parallel, hardware, grid, m))
+    elif parallel.tp > 1:
         link = _Link(hardware, parallel.tp, parallel.tp)
         # Four gatherings and four sums, forward and backward; head and embedding have a pair each.
         pairs = (4 * layers + 2) * m
@@ -89,6 +104,8 @@ def step_traffic(
             elapsed_s += layers * m * sum(near.time_s(kind, one) for kind in kinds)
         hidden = 0.0 if parallel.tp_overlap == "none" else 0.7 * hardware.overlap * elapsed_s
         found.append(Traffic("tp", sent, elapsed_s, elapsed_s - hidden, link.across_nodes))
+    if parallel.ep > 1:
+        found.append(_of_experts(model, train, parallel, hardware, memory, layers * m))
     if parallel.cp > 1:
         found.append(_of_context(model, train, parallel, hardware, compute, layers * m))
     if plan is not None:
@@ -185,10 +202,11 @@ def _of_weights(
     if replicas == 1:
         return []
     weights = held_weights(model, parallel)
-    held = sum(each.numel for each in weights)
-    trained = sum(each.numel for each in weights if not each.is_frozen)
+    gathered = gathered_weights(weights, parallel)
+    held = sum(each.numel for each in gathered)
+    trained = sum(each.numel for each in gathered if not each.is_frozen)
     layers = -(-model.num_layers // parallel.pp)
-    block = sum(map(math.prod, block_shapes(model).values())) / parallel.tp
+    block = gathered_of_block(model, parallel)
     size = shard_ranks(parallel) if parallel.shards_weights else replicas
     link = _Link(hardware, size, size * parallel.tp)
     part = (size - 1) / size
@@ -236,10 +254,60 @@ def _of_weights(
     ]
     if parallel.kind == "hsdp" and (groups := replicas // size) > 1:
         outer = _Link(hardware, groups, replicas * parallel.tp)
-        sent = 2 * (groups - 1) / groups * gradient * trained / size
+        # Experts that are not gathered are summed there too.
+        own = sum(each.numel for each in weights if not each.is_frozen) / size
+        sent = 2 * (groups - 1) / groups * gradient * own
         elapsed_s = outer.time_s("all_reduce", sent, layers)
         rows.append(Traffic("hsdp groups", sent, elapsed_s, elapsed_s, outer.across_nodes))
     return rows
+
+
+def _of_experts(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    hardware: HardwareConfig,
+    memory: MemoryConfig,
+    passes: float,
+) -> Traffic:
+    assert model.experts is not None, "ep is refused without"
+    link = _Link(hardware, parallel.ep, parallel.ep * parallel.tp)
+    pairs = tokens_on_a_rank(train, parallel) * model.experts.top_k / parallel.tp
+    # There and back, and again for gradients and for what is computed once more.
+    again = {"none": 0.0, "every": 1 / memory.every_k}.get(memory.recompute, 1.0)
+    trips = passes * (4 + 2 * again)
+    one = (parallel.ep - 1) / parallel.ep * pairs * model.dim * PRODUCT_BYTES[train.dtype]
+    elapsed_s = trips * link.time_s("all_to_all", one)
+    return Traffic("ep", trips * one, elapsed_s, elapsed_s, link.across_nodes)
+
+
+def _of_grid(
+    model: ModelConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    hardware: HardwareConfig,
+    grid: GridShape,
+    m: int,
+) -> Traffic:
+    """Blocks of activations and weights in `train.dtype`, those of the embedding in float32; sums
+    over the depths of 2.5d."""
+    tokens, number = tokens_on_a_rank(train, parallel), PRODUCT_BYTES[train.dtype]
+    layers = m * model.num_layers
+    sent = 4 * m * grid.received("embed", tokens, model.vocab_size, model.dim)
+    sent += m * number * grid.received("into", tokens, model.vocab_size, model.dim)
+    for name, shape in block_shapes(model).items():
+        if (inner := cut_dim(name)) is not None and len(shape) > 1:
+            layer: Layer = "into" if inner == 0 else "out"
+            each = grid.received(layer, tokens, shape[inner], model.dim)
+            sent += layers * number * each
+    # Of a layer three each way in a cube; in a square two in each turn forward, three or four back.
+    count = layers * (24 if grid.kind == "3d" else 22 * grid.side)
+    if grid.kind == "2.5d":
+        held = sum(each.numel for each in held_weights(model, parallel) if not each.is_frozen)
+        sent += 4 * 2 * (grid.depth - 1) / grid.depth * held
+    link = _Link(hardware, grid.side, parallel.tp)
+    elapsed_s = link.time_s("all_gather", sent, count)
+    return Traffic("tp", sent, elapsed_s, elapsed_s, link.across_nodes)
 
 
 def _of_context(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -74,6 +74,10 @@ class Held:
     @property
     def numel(self) -> int:
         return self.count * math.prod(self.shape)
+
+    @property
+    def is_expert(self) -> bool:
+        return self.name.startswith("ffn.experts.")
 
     @property
     def in_blocks(self) -> bool:
@@ -172,10 +176,10 @@ def held_weights(
     found = []
     for name, shape in outside.items():
         source = "embedding.weight" if model.tied_embeddings and name == "head.weight" else name
-        part = _tensor_part(name, shape, at.tensor, parallel.tp)
+        part = _tensor_part(name, shape, at.tensor, parallel)
         found.append(Held(name, part, 1, is_frozen(source), rests_in(name, shape)))
     for name, shape in block_shapes(model).items():
-        part = _tensor_part(name, shape, at.tensor, parallel.tp)
+        part = _tensor_part(name, shape, at.tensor, parallel)
         num_frozen = sum(is_frozen(f"blocks.{n}.{name}") for n in layers)
         for count, frozen in ((len(layers) - num_frozen, False), (num_frozen, True)):
             if count:
@@ -184,12 +188,28 @@ def held_weights(
     return found
 
 
-def _tensor_part(name: str, shape: Shape, rank: int, size: int) -> Shape:
-    cut = cut_dim(name)
+def _tensor_part(name: str, shape: Shape, rank: int, parallel: ParallelConfig) -> Shape:
+    cut, grid = cut_dim(name), parallel.grid
+    size, others = parallel.columns, 1
+    if grid is not None:
+        # Vectors are whole on a grid, and the width of matrices is cut too.
+        cut = cut if len(shape) > 1 else None
+        rank, others = rank // grid.token_parts, 1 if cut is None else grid.width_parts
     return tuple(
-        len(part_of(length, rank, size)) if dim == cut else length
+        len(part_of(length, rank, size)) if dim == cut else length // others
         for dim, length in enumerate(shape)
     )
+
+
+def gathered_weights(held: Iterable[Held], parallel: ParallelConfig) -> list[Held]:
+    """Of those held, what FSDP gathers: not experts that tokens travel to."""
+    return [each for each in held if parallel.ep == 1 or not each.is_expert]
+
+
+def gathered_of_block(model: ModelConfig, parallel: ParallelConfig) -> int:
+    """Numbers of one block in one tensor rank, of the weights that FSDP gathers."""
+    shapes = [Held(*each) for each in block_shapes(model).items()]
+    return sum(each.numel for each in gathered_weights(shapes, parallel)) // parallel.tp
 
 
 def num_replicas(parallel: ParallelConfig) -> int:

@@ -20,8 +20,19 @@ from llm_core.model.adapter import AdapterConfig, adapted
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.degrees import StagePlan, check_context, check_tensor, divisors
-from llm_core.training.combinations.settings import check_compression, check_settings
+from llm_core.parallel.degrees import (
+    StagePlan,
+    check_context,
+    check_expert_ranks,
+    check_tensor,
+    divisors,
+)
+from llm_core.parallel.grid.shape import check_grid
+from llm_core.training.combinations.settings import (
+    check_compression,
+    check_places,
+    check_settings,
+)
 from llm_core.training.config import TrainConfig
 from llm_core.training.fit import PredictedMemory
 
@@ -47,6 +58,7 @@ class RunConfig:
         model = self.trained_model
         check_run(model, self.train, self.parallel, self.memory, self.optim.kind)
         check_compression(self.optim, self.train, self.parallel)
+        check_places(self.optim, self.memory)
         if self.parallel.kind == "auto":
             raise ConfigError(
                 "parallel.kind (auto) must be resolved before a trainer starts; name a layout"
@@ -180,7 +192,12 @@ def _check_degrees(model: ModelConfig, train: TrainConfig, parallel: ParallelCon
         check_context(
             model, train.seq_len, parallel.cp, parallel.cp_kind, parallel.cp_balanced, parallel.tp
         )
-    if parallel.tp > 1:
+    if parallel.ep > 1:
+        shares = parallel.dp_shard or parallel.dp * parallel.cp
+        check_expert_ranks(model, parallel.ep, shares, parallel.tp)
+    if parallel.grid is not None:
+        check_grid(model, parallel.grid)
+    elif parallel.tp > 1:
         check_tensor(model, train.seq_len // parallel.cp, parallel.tp, parallel.sequence_parallel)
 
 

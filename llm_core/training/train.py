@@ -28,8 +28,7 @@ from llm_core.data.loader import Loader
 from llm_core.data.prefetch import Prefetch
 from llm_core.data.shards import ShardError, TokenShards, open_shards
 from llm_core.device import device_name, memory_bytes, set_threads
-from llm_core.huggingface.export import read_weights
-from llm_core.huggingface.growth import read_grown_weights
+from llm_core.huggingface.upcycling import read_initial_weights
 from llm_core.optim.build import build_optimizer
 from llm_core.optim.guard import TrainingDiverged
 from llm_core.optim.optimizer import Optimizer
@@ -179,7 +178,7 @@ def run(config: RunConfig, workdir: Path, status: Heartbeat | None = None) -> st
             layout, optimizer, start, outer = resume(config, workdir, ranks, saved, metrics, pairs)
             validation = validation if pairs is None else pairs.validation
             if outer is not None:
-                start = logs.enter_context(outer.attended(start))
+                start = logs.enter_context(outer.attended(start, identity, stop))
             if ranks.is_first:
                 timing = logs.enter_context(MetricLog(workdir / TIMING_FILE, start))
 
@@ -278,19 +277,17 @@ def resume(
     """Model and optimizer as the newest checkpoint has them, its step, and who meets others. pairs:
     gets what it lacks from the model that the run begins with."""
     train = config.train
+    given = config.trained_model, config.parallel, train, ranks, config.memory
     layout = build_layout(
-        config.trained_model,
-        config.parallel,
-        train,
-        ranks,
-        config.memory,
+        *given,
         fill=False,
         trains=partial(trains, config),
         sums_losses=not train.learns_pairs,
         noise_scale=train.noise_scale(config.model.dim),
+        scratch=config.optim.state_folder or workdir,
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, workdir, train.ema)
-    outer = make_outer(config.parallel.outer, layout)
+    outer = make_outer(config.parallel, layout)
     has_frozen = any(not weight.requires_grad for weight in layout.bare.parameters())
     lacks_references = pairs is not None and not pairs.is_kept
     if has_frozen or lacks_references:  # frozen weights are in no checkpoint
@@ -321,8 +318,9 @@ def fill(layout: Layout, config: RunConfig) -> None:
     if train.init_from is None:
         initialize(layout, train.seed, is_plain)
         return
-    read = read_grown_weights if train.init_vocab == "grow" else read_weights
-    write_weights(layout, read(train.init_from, config.model), is_plain)
+    grows = train.init_vocab == "grow"
+    start = read_initial_weights(train.init_from, config.model, train.seed, grows)
+    write_weights(layout, start, is_plain)
 
 
 class StopFlag:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -96,6 +96,11 @@ class Trainer:
         """Steps start + 1 … num_steps. Raises Preempted when asked to stop, after saving."""
         train = self.config.train
         self.clock.restart()
+        if self.outer:
+            if self.outer.is_waiting:
+                self._stop(start)
+            # The others may have ended this round while the run was stopped.
+            self._keep_if_due(start)
         # A run that was killed between a step and its validation makes up for it.
         self._validate_if_due(start)
         if self.rollback:
@@ -128,21 +133,29 @@ class Trainer:
             if self._worker and (saves or self._shows_weights_at(step)):
                 stop = self._worker.meet() or stop
             stop = stop or not self._validate_if_due(step)
-            every = train.keep_models_every
-            if self.keep_model and every and step % every == 0:
-                # Before the checkpoint of this step, so that a run that resumes there has it.
-                self.keep_model(step)
-                self.clock.restart()
+            # Before the checkpoint of this step, so that a run that resumes there has it.
+            self._keep_if_due(step)
             if saves or stop or self._is_best(step):
                 self._save(step)
             if stop:
-                self._finish()
-                stopped = f"stopped at step {step} of {train.num_steps}"
-                if self.metrics:
-                    what = f"{stopped} and saved, as asked by a signal"
-                    self.metrics.tell("preempted", step, what)
-                raise Preempted(stopped)
+                self._stop(step)
         self._finish()
+
+    def _stop(self, step: int) -> NoReturn:
+        self._finish()
+        stopped = f"stopped at step {step} of {self.config.train.num_steps}"
+        if self.metrics:
+            what = f"{stopped} and saved, as asked by a signal"
+            self.metrics.tell("preempted", step, what)
+        raise Preempted(stopped)
+
+    def _keep_if_due(self, step: int) -> None:
+        every = self.config.train.keep_models_every
+        if not self.keep_model or not every or step == 0 or step % every:
+            return
+        if not (self.outer and self.outer.is_waiting):
+            self.keep_model(step)
+            self.clock.restart()
 
     def _finish(self) -> None:
         if self.recorder:

@@ -45,6 +45,9 @@ class DigitClasses:
         self._takes: list[int] = []
         """Bits of the digits that each position takes; the positions that follow."""
         self._after: list[int] = []
+        self._known: dict[tuple[int, int], int] = {}
+        """The position that takes these digits and is followed by these: ends of numbers are alike
+        in most expressions, and are one position."""
         begin, self._needed, self._each = 0, 0, 0
         for expressions, grows in (
             (needed, 0),
@@ -136,6 +139,11 @@ class DigitClasses:
         self._after.append(after)
         return 1 << len(self._takes) - 1
 
+    def _shared(self, digits: int, after: int) -> int:
+        if (digits, after) not in self._known:
+            self._known[digits, after] = self._position(digits, after)
+        return self._known[digits, after]
+
     def _begin(self, tokens: list[str], at: int, follows: int) -> tuple[int, int]:
         """Reads alternatives from their last token back: (the positions with which they begin,
         where those of `follows` come behind them; the token that opens them, or -1)."""
@@ -153,7 +161,7 @@ class DigitClasses:
                     begun, opens = (
                         self._begin(tokens, at - 1, first)
                         if tokens[at] == ")"
-                        else (self._position(_digits(tokens[at]), first), at)
+                        else (self._shared(_digits(tokens[at]), first), at)
                     )
                     first = begun | (behind if n < most - fewest else 0)
                 at = opens

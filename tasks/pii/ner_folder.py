@@ -31,7 +31,7 @@ LABELS = {
     ),
     "DATE_OF_BIRTH": ("DATEOFBIRTH", "DOB", "BIRTHDATE", "BIRTHDAY", "DATE"),
 }
-"""{type: labels}, in capitals without signs and numbers. Places (LOC, GPE) are no addresses."""
+"""{type: labels}, in capitals without signs and numbers. Places (LOC, GPE) are not addresses."""
 _PLACE_IN_ENTITY = re.compile("[BIESLU]-")
 
 

@@ -8,7 +8,7 @@ model's border stays. What is left is removed only where it has the form of its 
 - a postal address has a digit: a town alone is nobody's address,
 - a date of birth has a digit, and a word for birth close by (`BIRTH_WORDS`).
 
-Tags, asterisks and runs of letters that are no words divide a span, so text that was scrubbed
+Tags, asterisks and runs of letters that are not words divide a span, so text that was scrubbed
 before keeps its tags.
 """
 

@@ -43,21 +43,24 @@ Shape = tuple[int, ...]
 """How many digits each group of a number has."""
 
 
-def are_international(numbers: np.ndarray) -> np.ndarray:
-    """`is_international` of numbers (int64), as booleans."""
-    if len(numbers) < MANY:
+def are_international(numbers: np.ndarray, many: int = MANY) -> np.ndarray:
+    """`is_international` of numbers (int64), as booleans. many: how many are judged together."""
+    if len(numbers) < many:
         return np.array([is_international(number) for number in numbers.tolist()], np.bool_)
     return phone_plans.are_international(numbers)
 
 
-def are_national(numbers: np.ndarray, shape: Shape, regions: Sequence[str]) -> np.ndarray:
-    """`is_national` in one of the regions, of numbers (int64), as booleans."""
+def are_national(
+    numbers: np.ndarray, shape: Shape, regions: Sequence[str], many: int = MANY
+) -> np.ndarray:
+    """`is_national` in one of the regions, of numbers (int64), as booleans. many: how many are
+    judged together."""
     verdicts = np.zeros(len(numbers), np.bool_)
     for region in regions:
         if shape not in shapes_of(region):
             continue
         left = np.flatnonzero(~verdicts)
-        if len(left) < MANY:
+        if len(left) < many:
             verdicts[left] = [is_national(n, shape, region) for n in numbers[left].tolist()]
         else:
             digits = pc.utf8_lpad(pa.array(numbers[left]).cast(pa.string()), sum(shape), "0")

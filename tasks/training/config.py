@@ -12,7 +12,7 @@ from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.planner.hardware import HardwareConfig
-from llm_core.training.combinations.settings import check_compression
+from llm_core.training.combinations.settings import check_compression, check_places
 from llm_core.training.config import TrainConfig
 from llm_core.training.run_config import check_run
 from tasks.clusters.config import ClusterConfig, check_nodes
@@ -37,6 +37,7 @@ class TrainStageConfig:
         model = adapted(self.model, self.adapter)
         check_run(model, self.train, self.parallel, self.memory, self.optim.kind)
         check_compression(self.optim, self.train, self.parallel)
+        check_places(self.optim, self.memory)
         check_nodes(self.cluster, self.parallel.num_processes)
 
     def input_files(self) -> dict[str, Path]:

@@ -2,7 +2,8 @@
 
 Reads `config.json` and, where both sides have one, `tokenizer.json`. Weights are left to the
 trainer. Every difference is one line with its way out, because ids that mean other pieces train on
-noise in silence. Only `train.init_vocab=grow` makes room, for ids beyond those of the model.
+noise in silence. Only `train.init_vocab=grow` makes room, for ids beyond those of the model. Only
+the feed-forwards of a dense model become experts.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ def initial_model_files(folder: Path, model: ModelConfig) -> dict[str, Path]:
     another shape than `model`."""
     from llm_core.huggingface.export import read_config
     from llm_core.huggingface.files import CONFIG_FILE, weight_files
+    from llm_core.huggingface.upcycling import check_upcycling
 
     found = read_config(folder)
+    if model.experts is not None and found.experts is None:
+        check_upcycling(model)
+        found = dataclasses.replace(found, experts=model.experts)
     for field in dataclasses.fields(ModelConfig):
         wanted, there = getattr(model, field.name), getattr(found, field.name)
         # Rotary positions have no weights, so a run may settle for shorter or longer sequences, and

@@ -110,11 +110,14 @@ def resolve(config: TrainStageConfig, tokenizer: Artifact, shards: Artifact) -> 
     model, adapter = replace(config.model, vocab_size=vocab_size), config.adapter
     if adapter.init_from is not None:
         adapter = replace(adapter, init_from=adapter.init_from.resolve())
+    parallel = config.parallel
+    if (folder := parallel.outer.folder) is not None:
+        parallel = replace(parallel, outer=replace(parallel.outer, folder=folder.resolve()))
     return RunConfig(
         model,
         config.optim,
         train,
-        config.parallel,
+        parallel,
         shards.path.resolve(),
         table,
         config.memory,

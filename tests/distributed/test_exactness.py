@@ -8,16 +8,11 @@ import pytest
 
 from llm_core.memory.config import MemoryConfig
 from tests.support.distributed.cases import (
-    ADAPTED,
-    ADAPTED_CROSS,
-    CODED,
     COPIED_KEYS,
-    DECOMPOSED,
-    EXPERTS,
     FROZEN,
+    GRID_CROSS,
+    GRIDS,
     LAYOUTS,
-    NOISY,
-    PAIRS,
     Case,
     layout,
     micro_sizes,
@@ -26,6 +21,17 @@ from tests.support.distributed.cases import (
 from tests.support.distributed.matrix import Run, failures, from_plain, to_plain, whole_matrix
 from tests.support.distributed.problem import Problem
 from tests.support.distributed.processes import run_program
+from tests.support.distributed.trained_cases import (
+    ADAPTED,
+    ADAPTED_CROSS,
+    CODED,
+    DECOMPOSED,
+    EXPERTS,
+    NOISY,
+    PAIRS,
+    SENT,
+    SENT_CROSS,
+)
 
 IDLE = Problem(tied=False, masks="idle", packed=True)
 FAST = [
@@ -105,6 +111,38 @@ FAST = [
     Run(
         Case(
             layout(4, "fsdp", tp=2),
+            Problem(tied=False, state_in="disk", layers=3),
+            2,
+            MemoryConfig("selective", weights_in="disk"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "fsdp"),
+            Problem(packed=True),
+            2,
+            MemoryConfig("full", ffn_tiles=2, ffn_gather="tiles"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "fsdp"),
+            Problem(dtype="bf16", tied=False),
+            1,
+            MemoryConfig(ffn_tiles=2, ffn_gather="tiles"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "hsdp", dp_shard=2),
+            Problem(dtype="bf16", state_in="disk"),
+            1,
+            MemoryConfig(weights_in="disk"),
+        )
+    ),
+    Run(
+        Case(
+            layout(4, "fsdp", tp=2),
             Problem(dtype="bf16", packed=True),
             2,
             MemoryConfig("full", ffn_tiles=2),
@@ -123,7 +161,11 @@ FAST = [
         Case(layout(4, "fsdp", tp=2), Problem(family="glm4_moe", layers=4), 1),
         layout(4, "zero1", pp=2),
     ),
+    *(Run(SENT[number]) for number in (2, 3, 4)),
+    Run(Case(SENT_CROSS[0][0], Problem(family="glm4_moe", layers=4), 1), SENT_CROSS[0][1]),
     *(Run(CODED[number]) for number in (3, 4, 6)),
+    *(Run(GRIDS[number]) for number in (1, 22, 32)),
+    Run(Case(GRID_CROSS[0][0], Problem(), 2), GRID_CROSS[0][1]),
     Run(
         Case(
             layout(4, "fsdp", tp=2),

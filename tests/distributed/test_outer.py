@@ -6,8 +6,11 @@ import dataclasses
 import json
 import os
 import random
+import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from llm_core.parallel.outer import OuterConfig
 from llm_core.training.outer.members import Decision, Meeting
 from llm_core.training.run_config import RunConfig
 from llm_core.training.status import read_status
+from llm_core.training.train import run
 from tasks.runtime.code import ROOT
 from tasks.training.config import TrainStageConfig
 from tests.support.distributed.processes import run_program
@@ -126,8 +130,115 @@ def test_the_key_knows_how_members_meet_and_not_where() -> None:
         parallel = ParallelConfig(outer=dataclasses.replace(outer, **values))
         return key_config(TrainStageConfig(MODEL, OPTIM, TRAIN, parallel))
 
-    assert key() == key(folder=Path("b"), member=1, lease_s=3.0)
+    assert key() == key(folder=Path("b"), lease_s=3.0)
     assert key() != key(lr=1.0)
+    assert key() != key(member=1), "members of one store have an artifact each"
+
+
+def test_a_member_that_makes_no_progress_loses_its_lease(tmp_path: Path) -> None:
+    hangs = Meeting(tmp_path, 1, 2, lease_s=0.4, silent_s=1.0)
+    with Meeting(tmp_path, 0, 2, lease_s=0.4).attended(), hangs.attended():
+        other = Meeting(tmp_path, 0, 2, lease_s=0.4)
+        until = time.monotonic() + 30
+        while other.is_alive(1):
+            assert time.monotonic() < until, "its thread renews it for ever"
+            time.sleep(0.1)
+        hangs.progress()
+        while not other.is_alive(1):
+            assert time.monotonic() < until, "it goes on, and stays dead"
+            time.sleep(0.1)
+
+
+def small_run(folder: Path, members: int = 2, **train: Any) -> RunConfig:
+    """Of member 0, which waits for others for a tenth of a second."""
+    folder.mkdir(exist_ok=True)
+    outer = OuterConfig("diloco", 4, members, folder=folder / "meeting", lease_s=0.1)
+    train = {"validate_every": 4, "micro_batch_sequences": 1} | train
+    return run_config(folder, train=train, parallel={"outer": outer})
+
+
+def train_in(config: RunConfig, workdir: Path) -> None:
+    workdir.mkdir(exist_ok=True)
+    run(config, workdir)
+
+
+def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
+    config = small_run(tmp_path)
+    train_in(config, tmp_path / "work")
+    train_in(config, tmp_path / "again")
+    other = dataclasses.replace(config, optim=dataclasses.replace(config.optim, lr=1e-3))
+    message = r"folder \(.*\) is of another training: its optim.lr is 0.003, that of this run 0.001"
+    with pytest.raises(ConfigError, match=message):
+        train_in(other, tmp_path / "other")
+    (tmp_path / "meeting" / "made-with.json").unlink()
+    with pytest.raises(ConfigError, match="is of another training"):
+        train_in(config, tmp_path / "third")
+
+
+def test_a_member_that_is_stopped_while_it_waits_resumes_where_it_waited(tmp_path: Path) -> None:
+    expected = tmp_path / "expected" / "work"
+    train_in(small_run(tmp_path / "expected", keep_models_every=4), expected)
+    config, work = small_run(tmp_path / "found", keep_models_every=4), tmp_path / "found" / "work"
+    other = Meeting(tmp_path / "found" / "meeting", 1, 2, lease_s=60)
+
+    def stop_once_it_waits() -> None:
+        while not other.change(1, 0).exists():
+            time.sleep(0.01)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with other.attended():
+        # It lives for as long as it is waited for, and brings nothing.
+        lease = tmp_path / "found" / "meeting" / "member-1"
+        os.utime(lease, (time.time() - 60, time.time() - 60))
+        waits = threading.Thread(target=stop_once_it_waits)
+        waits.start()
+        with pytest.MonkeyPatch.context() as patch:
+            alive = Meeting.is_alive
+            patch.setattr(
+                Meeting,
+                "is_alive",
+                lambda meeting, member: (
+                    alive(meeting, member) or (member == 1 and meeting.change(1, 0).exists())
+                ),
+            )
+            train_in(config, work)
+            waits.join()
+            assert read_status(work / "status.json")["outcome"] == "preempted"
+            assert not (work / "models" / "step-00000008").exists(), "it has no outer step yet"
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            train_in(config, work)
+            assert read_status(work / "status.json")["outcome"] == "preempted", "it still waits"
+    train_in(config, work)
+    assert read_status(work / "status.json")["outcome"] == "finished"
+    for name in ("model", "models/step-00000008"):
+        weights = (folder / name / "model.safetensors" for folder in (expected, work))
+        assert len({file.read_bytes() for file in weights}) == 1, name
+
+
+@pytest.mark.parametrize("at", ["change-0", "members.json", "state"])
+def test_a_member_that_is_rounds_late_goes_on_with_the_newest(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others end two rounds, and remove the first, just before it puts a file there."""
+    put, late = Meeting.put, []
+
+    def put_late(meeting: Meeting, file: Path, write: Any, replace: bool = False) -> bool:
+        ends = meeting.state(1) if at == "state" else meeting.state(0).with_name(at)
+        if file == ends and not late:
+            late.append(file)
+            for number in (1, 2):
+                meeting.state(number).parent.mkdir()
+                shutil.copyfile(meeting.state(0), meeting.state(number))
+            shutil.rmtree(meeting.state(0).parent)
+        return put(meeting, file, write, replace)
+
+    monkeypatch.setattr(Meeting, "put", put_late)
+    train_in(small_run(tmp_path), tmp_path / "work")
+    assert late
+    rows = read_rows(tmp_path / "work" / "metrics.jsonl")
+    steps = [row["step"] for row in rows if "train_loss" in row]
+    assert steps == [1, 2, 3, 4, 9, 10, 11, 12]
 
 
 def config_of(folder: Path, member: int) -> RunConfig:

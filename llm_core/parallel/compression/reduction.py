@@ -27,6 +27,7 @@ from llm_core.parallel.buckets import SUM_BUCKET, split_buckets
 from llm_core.parallel.compression.blocks import padded_length, shrinks
 from llm_core.parallel.compression.codecs import FP8, INT8, Codec
 from llm_core.parallel.compression.wire import Wire, coded_sum
+from llm_core.parallel.square_sums import square_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,16 @@ class Reduction:
     def leaves_gradients(self) -> bool:
         """Whether gradients are still those of this process's tokens alone."""
         return False
+
+    @property
+    def counts(self) -> dict[str, Tensor]:
+        """What checkpoints hold of it besides `carried`, the same on all processes, by name."""
+        return {"steps": self.steps}
+
+    def expected_squares(self, squares: Tensor) -> Tensor:
+        """The square of the norm of the sum of gradients that were left as they are, as far as it
+        can be known; the same on all processes. squares: of those here, a float64 scalar."""
+        raise NotImplementedError
 
     def carried(self) -> Iterator[Carried]:
         yield from ()
@@ -102,8 +113,42 @@ class Rounded(Reduction):
                 grad.copy_(piece.view_as(grad))
 
 
+RATIO_BETA = 0.9
+
+
 class LeftToOptimizer(Reduction):
-    """Sums in the warm-up only: then the optimizer exchanges momentum."""
+    """Sums in the warm-up only: then the optimizer exchanges momentum.
+
+    norm_ratio: of the norm of the sum of gradients to its bound, as an average over the warm-up,
+    the same on all processes. Noise of different tokens is at right angles, so on n processes it is
+    near 1 / sqrt(n), and the bound alone would clip by as much more.
+    """
+
+    def __init__(self, wire: Wire, warmup_steps: int, device: torch.device) -> None:
+        super().__init__(wire, warmup_steps)
+        self.norm_ratio = torch.ones((), dtype=torch.float64, device=device)
+
+    @property
+    def counts(self) -> dict[str, Tensor]:
+        return super().counts | {"norm_ratio": self.norm_ratio}
+
+    def expected_squares(self, squares: Tensor) -> Tensor:
+        return self._bound(squares) * self.norm_ratio.square()
+
+    def _bound(self, squares: Tensor) -> Tensor:
+        """Of gradients g on n processes n x sum of |g|^2, which is no less than the square of the
+        norm of their sum."""
+        total = squares.clone()
+        self.wire.sum([total])
+        return total * self.wire.size
+
+    def _sum(self, grads: Mapping[str, Tensor]) -> None:
+        bound = self._bound(square_sum(list(grads.values())))
+        super()._sum(grads)
+        ratio = (square_sum(list(grads.values())) / bound).sqrt()
+        # A step without a gradient, or with one that is not a number, says nothing.
+        known = torch.where(torch.isfinite(ratio), ratio, self.norm_ratio)
+        self.norm_ratio.lerp_(known, 1 - RATIO_BETA)
 
     @property
     def leaves_gradients(self) -> bool:
@@ -166,5 +211,6 @@ def make_reduction(
     if kind == "powersgd":
         return PowerSgd(wire, warmup_steps, model, rank)
     if kind == "onebit":
-        return LeftToOptimizer(wire, warmup_steps)
+        device = next(model.parameters()).device
+        return LeftToOptimizer(wire, warmup_steps, device)
     return Rounded(wire, warmup_steps, INT8 if kind == "int8" else FP8)

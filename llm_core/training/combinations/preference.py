@@ -16,8 +16,10 @@ def check_preference(
     both of its answers whole."""
     experts = "none" if model.experts is None else str(model.experts.number)
     for name, value, stands in (
+        ("parallel.kind", parallel.kind, "ddp" if parallel.kind == "server" else parallel.kind),
         ("parallel.pp", parallel.pp, 1),
         ("parallel.cp", parallel.cp, 1),
+        ("parallel.kind", parallel.kind, "ddp" if parallel.kind == "server" else parallel.kind),
         ("parallel.compress", parallel.compress, "none"),
         ("parallel.outer.kind", parallel.outer.kind, "none"),
         ("memory.loss_chunk_tokens", memory.loss_chunk_tokens, 0),

@@ -12,8 +12,11 @@ from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.optim.config import OptimConfig, OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations.adapter import check_adapter
+from llm_core.training.combinations.experts import check_experts
+from llm_core.training.combinations.grid import check_grid_settings
 from llm_core.training.combinations.preference import check_preference
 from llm_core.training.combinations.servers import check_servers
+from llm_core.training.combinations.tiles import check_gathered_tiles
 from llm_core.training.config import TrainConfig
 
 
@@ -45,6 +48,8 @@ def check_settings(
             f" {parallel.kind} with tp {parallel.tp}; set parallel=ddp with parallel.tp=1, or"
             " optim=adamw"
         )
+    if parallel.tp_kind != "1d":
+        check_grid_settings(model, train, parallel, memory, optimizer)
     check_gradients(train, parallel, memory)
     check_attention(train, parallel)
     if train.kernels in ONE_PASS_KERNELS and model.ffn != "swiglu":
@@ -54,6 +59,14 @@ def check_settings(
         )
     check_quack(model, train, parallel, memory)
     check_memory(memory, model, parallel, optimizer)
+    if memory.weights_in == "disk" and (train.ema or isinstance(model, AdaptedModelConfig)):
+        what = f"train.ema is {train.ema}" if train.ema else "adapter.kind is not none"
+        raise ConfigError(
+            f"memory.weights_in (disk) reads weights for one update rule over all of them, {what};"
+            " set memory.weights_in=host"
+        )
+    if memory.ffn_gather == "tiles":
+        check_gathered_tiles(model, train, parallel, memory)
     check_float8(model, train, parallel, memory)
     if model.experts is not None:
         check_experts(model, train, parallel, memory, optimizer)
@@ -111,6 +124,15 @@ def check_compression(optim: OptimConfig, train: TrainConfig, parallel: Parallel
         )
 
 
+def check_places(optim: OptimConfig, memory: MemoryConfig) -> None:
+    """Whether weights and moments rest in places that go together. Raises ConfigError."""
+    if memory.weights_in == "disk" and optim.state_in != "disk":
+        raise ConfigError(
+            "memory.weights_in (disk) brings weights by with their moments, optim.state_in is"
+            f" {optim.state_in}; set optim.state_in=disk, or memory.weights_in=host"
+        )
+
+
 def check_gradients(train: TrainConfig, parallel: ParallelConfig, memory: MemoryConfig) -> None:
     """Raises ConfigError where gradients cannot be kept in 16 bits."""
     if train.gradient_bits == 32:
@@ -125,10 +147,10 @@ def check_gradients(train: TrainConfig, parallel: ParallelConfig, memory: Memory
             "train.gradient_bits (16) is for sharded weights, parallel.kind is"
             f" {parallel.kind}; set parallel=zero1, zero2 or fsdp, or train.gradient_bits=32"
         )
-    if memory.weights_in == "host":
+    if memory.weights_in != "device":
         raise ConfigError(
-            "train.gradient_bits (16) shortens gradients on the device, memory.weights_in=host"
-            " moves them off it; set train.gradient_bits=32"
+            "train.gradient_bits (16) shortens gradients on the device,"
+            f" memory.weights_in={memory.weights_in} moves them off it; set train.gradient_bits=32"
         )
 
 
@@ -207,16 +229,17 @@ def check_memory(
             f" ({model.ffn_dim}) has {model.ffn_blocks} blocks of channels, shared by {parallel.tp}"
             " tensor ranks; lower it"
         )
-    if memory.weights_in == "host" and (not parallel.shards_weights or parallel.pp > 1):
+    where = memory.weights_in
+    if where != "device" and (not parallel.shards_weights or parallel.pp > 1):
         layout = f"kind is {parallel.kind}, pp {parallel.pp}"
         raise ConfigError(
-            "memory.weights_in (host) needs parallel.kind=zero1, zero2, fsdp or hsdp without a"
+            f"memory.weights_in ({where}) needs parallel.kind=zero1, zero2, fsdp or hsdp without a"
             f" pipeline, {layout}; set parallel=fsdp, with parallel.num_processes=1 on one GPU, or"
             " use optim.state_in=host"
         )
-    if memory.weights_in == "host" and optimizer not in ("adamw", "lion"):
+    if where != "device" and optimizer not in ("adamw", "lion"):
         raise ConfigError(
-            f"memory.weights_in (host) serves adamw and lion: optim.kind={optimizer} exchanges"
+            f"memory.weights_in ({where}) serves adamw and lion: optim.kind={optimizer} exchanges"
             " parts of weights among processes, which meet through GPUs; use optim=adamw or lion"
         )
     if parallel.splits_backward and memory.recompute == "selective":
@@ -267,43 +290,3 @@ def check_float8(
                 f"train.float8 (true) needs multiples of 16, {name} is {width}; change it or set"
                 " train.float8=false"
             )
-
-
-def check_experts(
-    model: ModelConfig,
-    train: TrainConfig,
-    parallel: ParallelConfig,
-    memory: MemoryConfig,
-    optimizer: OptimizerKind,
-) -> None:
-    """Raises ConfigError for settings that need dense feed-forwards."""
-    kind = "lora" if isinstance(model, AdaptedModelConfig) else "none"
-    recompute, compress = memory.recompute, parallel.compress
-    values = (
-        ("adapter.kind", kind, "none"),
-        ("optim.kind", optimizer, "adamw" if optimizer in ("adafactor", "lamb") else optimizer),
-        ("parallel.kind", parallel.kind, "ddp" if parallel.kind == "server" else parallel.kind),
-        ("parallel.compress", compress, compress if compress != "powersgd" else "int8"),
-        ("parallel.tp_overlap", parallel.tp_overlap, "none"),
-        ("memory.ffn_tiles", memory.ffn_tiles, 1),
-        ("memory.recompute", recompute, recompute if recompute != "selective" else "full"),
-        ("train.float8", train.float8, False),
-        ("train.kernels", train.kernels, train.kernels if train.kernels != "quack" else "triton"),
-    )
-    for name, value, stands in values:
-        if value != stands:
-            raise ConfigError(
-                f"{name} ({str(value).lower()}) does not go with model.experts; set"
-                f" {name}={str(stands).lower()}, or a dense model"
-            )
-    if model.experts is not None and model.experts.bias_rate and parallel.outer.kind != "none":
-        raise ConfigError(
-            f"model.experts.bias_rate ({model.experts.bias_rate}) moves biases by the load of one"
-            f" process, and parallel.outer.kind ({parallel.outer.kind}) has members that do not"
-            " exchange them; set model.experts.bias_rate=0 and model.experts.balance_loss"
-        )
-    if parallel.splits_backward:
-        raise ConfigError(
-            "model.experts counts load in one backward pass,"
-            f" pp_schedule={parallel.pp_schedule} takes two; use the schedule 1f1b or interleaved"
-        )

@@ -2,7 +2,8 @@
 
 | file | what |
 |---|---|
-| `member-M` | lease of a member: locked by its process, touched while it lives |
+| `made-with.json` | what decides the result of the training that the folder is for |
+| `member-M` | lease of a member: locked by its process, touched while that makes progress |
 | `round-R/state` | weights and outer momentum that round R begins with |
 | `round-R/change-M` | what member M has changed in round R |
 | `round-R/members.json` | whose changes count, and who adds them up |
@@ -19,11 +20,13 @@ import fcntl
 import os
 import re
 import shutil
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from llm_core.beats import Beats
 from llm_core.config import ConfigError
@@ -43,11 +46,28 @@ class Decision:
 
 
 class Meeting:
-    """The folder as one member sees it."""
+    """The folder as one member sees it. silent_s: how long its lease is renewed without progress,
+    since a process that hangs may still have a thread that renews."""
 
-    def __init__(self, folder: Path, member: int, members: int, lease_s: float) -> None:
+    def __init__(
+        self, folder: Path, member: int, members: int, lease_s: float, silent_s: float = 1800.0
+    ) -> None:
         self.folder, self.member = folder, member
-        self._members, self._lease_s = members, lease_s
+        self._members, self._lease_s, self._silent_s = members, lease_s, silent_s
+        self._progress_at = time.monotonic()
+
+    def made_with(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What the training of this folder is made with: `settings`, if this member is the first
+        here."""
+        file = self.folder / "made-with.json"
+        if not file.exists() and self.newest() is None:
+            text = dump_json(file.name, dict(settings))
+            self.put(file, lambda path: path.write_text(text, "utf-8"))
+        return read_json(file) if file.exists() else {}
+
+    def progress(self) -> None:
+        """Say that this member goes on."""
+        self._progress_at = time.monotonic()
 
     @contextmanager
     def attended(self) -> Iterator[None]:
@@ -64,7 +84,8 @@ class Meeting:
                 ) from error
             self._touch()
             every_s = self._lease_s / BEATS
-            with Beats("lease", self._touch, every_s, "the lease of this member"):
+            self.progress()
+            with Beats("lease", self._renew, every_s, "the lease of this member"):
                 yield
             # Others do not wait for one that leaves; for one that dies they wait a lease.
             self._lease(self.member).unlink(missing_ok=True)
@@ -89,6 +110,10 @@ class Meeting:
 
     def change(self, number: int, member: int) -> Path:
         return self._round(number) / f"change-{member}"
+
+    def has_change(self, number: int) -> bool:
+        """Whether this member has ended a round."""
+        return self.change(number, self.member).exists()
 
     def decide(self, number: int, waits_for_all: bool) -> Decision | None:
         """Whose changes count in a round; None: live members are still at work.
@@ -130,6 +155,10 @@ class Meeting:
             if number < before:
                 shutil.rmtree(self._round(number), ignore_errors=True)
 
+    def _renew(self) -> None:
+        if time.monotonic() - self._progress_at <= self._silent_s:
+            self._touch()
+
     def _touch(self) -> None:
         os.utime(self._lease(self.member))
 
@@ -140,5 +169,5 @@ class Meeting:
         return self.folder / f"round-{number:08d}"
 
     def _rounds(self) -> list[int]:
-        found = map(ROUND.fullmatch, os.listdir(self.folder))
+        found = map(ROUND.fullmatch, os.listdir(self.folder) if self.folder.exists() else ())
         return sorted(int(match[1]) for match in found if match)

@@ -45,6 +45,8 @@ be none of ASCII."""
 _IDLE_RANGES = (b"+-", b"/3", b"59")
 """(first, last) of bytes that are digits at most and have no other role on the walk. 4 is missing,
 since words end in it (ipv4)."""
+_IDLE_BEHIND_DIGITS = b" 4"
+"""Bytes that have no role behind a digit: no word ends in a digit and one of them."""
 _BETWEEN_WORDS = tuple(b" _-'\"[]")
 _FIRST_WITHIN_WORDS = "\u0590"
 """From Hebrew and Arabic on, scripts are searched without borders of words."""
@@ -86,6 +88,9 @@ def _trie() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                         meaning.append(0)
                     node = following[step]
                 meaning[node] = meaning[node] or code
+    for last in _IDLE_BEHIND_DIGITS:
+        node = following.get(last, -1)
+        assert not any(node << 8 | digit in following for digit in b"0123456789")
     roles = np.zeros(256, np.uint8)
     for last in range(256):
         folded = last | 32 if chr(last).isascii() and chr(last).isupper() else last
@@ -101,17 +106,19 @@ assert all(not (_ROLES[a : b + 1] & ~np.uint8(_IS_DIGIT)).any() for a, b in _IDL
 
 @intrinsic
 def _digits_and_idle(typing_context: Any, buf: Any, pos: Any) -> Any:
-    """Which of the 64 bytes at buf[pos] are digits, and which are idle, as bits."""
+    """Which of the 64 bytes at buf[pos] are digits, which are idle, and which are so behind digits,
+    as bits."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         blocks = Blocks(builder, *arguments)
         here = blocks.load(0)
         idle = blocks.any_of(*(blocks.within(here, *ends) for ends in _IDLE_RANGES))
         digits = blocks.within(here, ord("0"), ord("9"))
-        found = [blocks.bits(digits), blocks.bits(idle)]
+        behind = blocks.equal(here, *_IDLE_BEHIND_DIGITS)
+        found = [blocks.bits(digits), blocks.bits(idle), blocks.bits(behind)]
         return context.make_tuple(builder, signature.return_type, found)
 
-    return types.UniTuple(types.uint64, 2)(buf, types.int64), generate
+    return types.UniTuple(types.uint64, 3)(buf, types.int64), generate
 
 
 @intrinsic
@@ -133,7 +140,8 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
     p, chars, lines, crossed, numbered_at, digits = i, 0, 0, False, -1, False
     first, numeric, idle = i - BLOCK, np.uint64(0), np.uint64(0)
     if first >= 0:
-        numeric, idle = _digits_and_idle(v, first)
+        numeric, idle, behind = _digits_and_idle(v, first)
+        idle |= behind & numeric << np.uint64(1)
     while p > lo and chars < MAX_LABEL_CHARS:
         if p > first:
             # Pass the whole row of idle bytes at once.
@@ -154,7 +162,9 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
             break
         # Digits and signs between numbers end no word.
         found = _word_that_ends(v, lo, p) & _CLASS if role & _ENDS else 0
-        if found == NUMBER:
+        if found > 0 and p < i and _is_in_a_name(v, i, p, found):
+            pass
+        elif found == NUMBER:
             # Behind another number it says nothing of this one.
             numbered_at = chars if numbered_at < 0 and not digits else numbered_at
             if _names_something(v, lo, p):
@@ -246,6 +256,17 @@ def _names_something(v: np.ndarray, lo: int, end: int) -> bool:
     if first == stop or stop == start or _word_that_ends(v, lo, stop) & _CLASS > 0:
         return False
     return not contains(_SAY_NOTHING, pack(v, first, stop))
+
+
+@inner
+def _is_in_a_name(v: np.ndarray, i: int, end: int, found: int) -> bool:
+    """Whether a word before the number at i is part of a name of code: number_fields, number.987
+    or zap.c."""
+    if v[end] == 46:
+        ends = end + 2 < i and v[end + 2] < 0x80 and v[end + 2] != 46
+        extension = ends and is_any(v[end + 1], ALPHA) and not is_any(v[end + 2], ALNUM)
+        return extension or (found == NUMBER and end + 1 == i)
+    return found == NUMBER and v[end] == 95
 
 
 @inner

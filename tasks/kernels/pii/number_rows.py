@@ -7,7 +7,7 @@ import numpy as np
 
 from tasks.kernels import inner
 from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, is_any
-from tasks.kernels.pii.groups import END, SHAPE, value_of
+from tasks.kernels.pii.groups import DIGITS, END, SHAPE, value_of
 from tasks.kernels.pii.shapes import SIZE_BITS, shape_of
 
 DATES = (shape_of(4, 2, 2), shape_of(2, 2, 4), shape_of(4, 4))
@@ -16,6 +16,8 @@ _DATE_SIZES = (1 << 3 * SIZE_BITS) - 1
 """The bits of the last three groups in a shape."""
 _CODE, _LAST_SIZE = shape_of(1, 4), (1 << SIZE_BITS) - 1
 _DAY_AND_FOUR, _FOURS = shape_of(2, 2, 4), shape_of(4, 4, 4)
+_DEGREES, _SECONDS = shape_of(4, 5), shape_of(6, 7)
+_PAIRS = shape_of(2, 2, 2, 2, 2)
 _MONTH, _MONTH_SIZES = shape_of(4, 2), (1 << 2 * SIZE_BITS) - 1
 
 
@@ -64,10 +66,15 @@ def is_cut_from_a_date(v: np.ndarray, hi: int, groups: np.ndarray, k: int) -> bo
 
 
 @inner
-def is_behind_a_decimal(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
-    """Whether all of it is a decimal and a short number: 176.222 499."""
-    dotted = k == 2 and v[groups[END]] == 46 and v[groups[END + 1]] == 32
-    return dotted and groups[SHAPE + k] & _LAST_SIZE < 4
+def holds_a_decimal(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
+    """Whether all of it is a decimal and a short number, or a number and a decimal of two places:
+    176.222 499, 5344 117.20."""
+    if k != 2:
+        return False
+    first, second, last = v[groups[END]], v[groups[END + 1]], groups[SHAPE + k] & _LAST_SIZE
+    return (first == 46 and second == 32 and last < 4) or (
+        first == 32 and second == 46 and last < 3
+    )
 
 
 @inner
@@ -80,11 +87,69 @@ def holds_a_negative(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
 
 
 @inner
+def is_range(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
+    """Whether two dots stand between two numbers: 2610..2613."""
+    return k == 1 and v[groups[END]] == 46 and v[groups[END] + 1] == 46
+
+
+@inner
+def repeats(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
+    """Whether the last of several groups with blanks between is the first again: 730 730 730."""
+    size = groups[END] - i
+    if k < 2 or v[groups[END]] != 32 or groups[SHAPE + k] & _LAST_SIZE != size:
+        return False
+    for n in range(size):  # noqa: SIM110 (a generator does not compile)
+        if v[i + n] != v[groups[END + k] - size + n]:
+            return False
+    return True
+
+
+@inner
+def is_a_place(v: np.ndarray, lo: int, start: int, end: int, shape: int) -> bool:
+    """Whether these groups behind a tab and a + are degrees north and west, with minutes:
+    +4906-11631 (ISO 6709)."""
+    if (shape != _DEGREES and shape != _SECONDS) or start == lo or v[start - 1] != 9:
+        return False
+    west = end - (5 if shape == _DEGREES else 7)
+    minutes = max(value_of(v, start + 3, start + 5), value_of(v, west + 3, west + 5))
+    return v[west - 1] == 45 and value_of(v, west, west + 3) <= 180 and minutes < 60
+
+
+@inner
+def is_in_a_formula(v: np.ndarray, hi: int, end: int) -> bool:
+    """Whether a + follows, or a star and a variable: +74954438640*x."""
+    if end + 1 >= hi:
+        return False
+    return v[end] == 43 or (v[end] == 42 and is_any(v[end + 1], ALPHA))
+
+
+@inner
 def ends_in_a_note(v: np.ndarray, i: int, start: int, groups: np.ndarray, k: int) -> bool:
-    """Whether a parenthesis opens before the last group, after a blank or after an earlier
-    parenthesis of the number: 305-363 (1997), (1501)-502(1502)."""
+    """Whether a parenthesis opens before the last group, after a blank, after an earlier
+    parenthesis, or in a short number: 305-363 (1997), (1501)-502(1502), 1234(1234)."""
     opened = groups[END + k] - (groups[SHAPE + k] & _LAST_SIZE) - 1
-    return k > 0 and v[opened] == 40 and (v[opened - 1] == 32 or start < i)
+    few = groups[DIGITS + k] < 9
+    return k > 0 and v[opened] == 40 and (v[opened - 1] == 32 or start < i or few)
+
+
+@inner
+def is_mostly_zeros(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
+    """Whether three of five pairs are zeros, as in dumps: 09 00 00 00 00."""
+    if groups[SHAPE + k] != _PAIRS:
+        return False
+    zeros = 0
+    for n in range(k + 1):
+        zeros += v[groups[END + n] - 1] == 48 and v[groups[END + n] - 2] == 48
+    return zeros > 2
+
+
+@inner
+def is_a_limit(v: np.ndarray, i: int, end: int) -> bool:
+    """Whether this is one of the largest integers of 32 bits, or one more."""
+    if end - i != 10:
+        return False
+    value = value_of(v, i, end)
+    return 2**31 - 1 <= value <= 2**31 or 2**32 - 1 <= value <= 2**32
 
 
 @inner
@@ -94,10 +159,11 @@ def are_code_points(v: np.ndarray, i: int, shape: int) -> bool:
 
 
 @inner
-def is_in_a_dump(v: np.ndarray, hi: int, end: int, size: int) -> bool:
+def is_in_a_dump(v: np.ndarray, hi: int, end: int, size: int, labelled: bool) -> bool:
     """Whether one of the next two groups of hexadecimal digits mixes letters and digits, as in
     05 34 15 98 97 e8 06 and 0004 0028 5EB3. size: digits of the last group; groups have two, or
-    four after four."""
+    four after four. labelled: a word follows such a group instead, as in Tél. 06 12 34 56 78 2e
+    étage."""
     width = 4 if size == 4 else 2
     for _ in range(2):
         if end + width >= hi or v[end] != 32:
@@ -111,6 +177,49 @@ def is_in_a_dump(v: np.ndarray, hi: int, end: int, size: int) -> bool:
         if end < hi and is_any(v[end], ALNUM):
             return False
         if 0 < letters < width:
+            return not (labelled and _is_before_a_word(v, hi, end))
+    return False
+
+
+@inner
+def _is_before_a_word(v: np.ndarray, hi: int, end: int) -> bool:
+    """Whether a blank and a word that is not hexadecimal follow."""
+    if end + 1 >= hi or v[end] != 32:
+        return False
+    p = end + 1
+    while p < hi and is_any(v[p], HEX):
+        p += 1
+    return p < hi and (is_any(v[p], ALPHA) or v[p] >= 0x80)
+
+
+@inner
+def goes_on_in_pairs(v: np.ndarray, hi: int, end: int) -> bool:
+    """Whether pairs of digits follow, but not the five of another number:
+    86 80 48 24 07 01 10 00."""
+    pairs = 0
+    while pairs < 6 and end + 2 < hi and v[end] == 32:
+        if not (is_any(v[end + 1], DIGIT) and is_any(v[end + 2], DIGIT)):
+            break
+        if end + 3 < hi and is_any(v[end + 3], ALNUM):
+            break
+        pairs += 1
+        end += 3
+    return pairs > 1 and pairs != 5
+
+
+@inner
+def is_behind_a_dump(v: np.ndarray, lo: int, start: int) -> bool:
+    """Whether one of the two pairs of hexadecimal digits before has a letter and a digit: 1c 3f 01
+    00 00 00."""
+    for _ in range(2):
+        start -= 3
+        if start < lo or v[start + 2] != 32:
+            return False
+        if not (is_any(v[start], HEX) and is_any(v[start + 1], HEX)):
+            return False
+        if start > lo and is_any(v[start - 1], ALNUM):
+            return False
+        if is_any(v[start], DIGIT) != is_any(v[start + 1], DIGIT):
             return True
     return False
 
@@ -155,6 +264,8 @@ def is_date(v: np.ndarray, i: int, end: int, shape: int) -> bool:
         day, month, year = value // 1_000_000, value // 10_000 % 100, value % 10_000
         return 1800 <= year < 2100 and 1 <= min(day, month) <= 12 and max(day, month) <= 31
     year, rest = value // 10_000, value % 10_000
+    if shape == DATES[2] and 1400 <= year < rest <= min(year + 110, 2100):
+        return True  # (1681-1767)
     if year < 1800 or year >= 2100:
         return False
     if shape == DATES[2] and 1800 <= rest < 2100:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.definitions import pii_kinds as kinds
 from tasks.kernels import inner
-from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, is_any
+from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, contains, is_any
 from tasks.kernels.pii.groups import (
     BLANK,
     DIGITS,
@@ -35,6 +35,15 @@ from tasks.kernels.pii.labels import (
     label_after,
     label_before,
 )
+from tasks.kernels.pii.number_places import (
+    is_a_field,
+    is_a_line_of_a_table,
+    is_behind_a_state,
+    is_code_between,
+    is_escape,
+    is_next_field,
+    is_part_of_a_name,
+)
 from tasks.kernels.pii.number_rows import (
     DATES,
     DAY,
@@ -42,14 +51,20 @@ from tasks.kernels.pii.number_rows import (
     are_years,
     counts_up,
     ends_in_a_note,
+    goes_on_in_pairs,
     holds_a_date,
+    holds_a_decimal,
     holds_a_negative,
+    is_a_limit,
     is_a_row_of_digits,
-    is_behind_a_decimal,
+    is_behind_a_dump,
     is_cut_from_a_date,
     is_date,
     is_in_a_dump,
+    is_mostly_zeros,
+    is_range,
     is_version,
+    repeats,
 )
 from tasks.kernels.pii.shapes import SIZE_BITS, shape_of
 
@@ -121,9 +136,13 @@ def ends_a_phone(v: np.ndarray, hi: int, end: int) -> bool:
 @inner
 def _goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
     """Whether a national number is only the beginning of a longer row of numbers."""
-    if end + 1 >= hi or not is_any(v[end + 1], DIGIT):
+    if end + 1 >= hi:
         return False
     c = v[end]
+    if c == 32 and v[end + 1] == 45 and signs & BLANK != 0:  # 187 6575 8110 -1927
+        return end + 2 < hi and is_any(v[end + 2], DIGIT)
+    if not is_any(v[end + 1], DIGIT):
+        return False
     return c == 45 or c == 46 or c == 47 or (c == 32 and signs & BLANK != 0)
 
 
@@ -157,7 +176,7 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         return 0
     if groups[END] == i + 8 and is_date(v, i, i + 8, DAY):  # ordinance 20151008-011
         return 0
-    if shape == _ZIP and signs == HYPHEN and _is_behind_a_state(v, lo, i):
+    if shape == _ZIP and signs == HYPHEN and is_behind_a_state(v, lo, i):
         return 0
     # 0.0004392232 is a decimal, and 1 (1900-1999) the years of something.
     if k > 0 and groups[END] == i + 1 and v[i] == 48 and v[i + 1] == 46:
@@ -165,35 +184,46 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     # 33.3333333333 is a decimal, and so is whatever a per cent sign follows.
     if k == 1 and signs == DOT and digits - groups[DIGITS] >= MIN_FRACTION_DIGITS:
         return 0
-    if end < hi and v[end] == 37 and not _is_escape(v, hi, end):
+    if end < hi and v[end] == 37 and not is_escape(v, hi, end):
         return 0
     if k > 1 and shape & _YEARS_SIZES == DATES[2] and are_years(v, groups[END + k - 1], end):
         return 0
-    if is_cut_from_a_date(v, hi, groups, k) or is_behind_a_decimal(v, groups, k):
+    if is_cut_from_a_date(v, hi, groups, k) or holds_a_decimal(v, groups, k):
         return 0
     last = shape & _LAST_SIZE
-    if k > 0 and signs & BLANK != 0 and is_in_a_dump(v, hi, end, last):
+    plain = k == 0 or shape == _LOCAL_SHAPES[1]
+    if is_range(v, groups, k) or (plain and is_a_field(v, lo, hi, start, end, digits)):
         return 0
-    # 01123965-Tube is a name.
-    if k == 0 and digits <= 8 and end + 1 < hi and v[end] == 45 and is_any(v[end + 1], ALPHA):
+    if k > 0 and signs & BLANK != 0:
+        labelled = label == NAME or (label == CALL and not crossed)
+        pairs = (
+            last == 2 and k > 2 and (is_behind_a_dump(v, lo, start) or goes_on_in_pairs(v, hi, end))
+        )
+        if pairs or is_in_a_dump(v, hi, end, last, labelled):
+            return 0
+    if k == 0 and digits <= 8 and is_part_of_a_name(v, hi, end):
         return 0
-    if k == 0 and digits == 8 and label in (NAME, CALL) and _is_next_field(v, lo, start, chars):
+    if k == 0 and digits == 8 and label in (NAME, CALL) and is_next_field(v, lo, start, chars):
         return 0
     if label in (NONE, NUMBER) or crossed or (label == OTHER and chars > NEXT_CHARS):
         after = label_after(v, lo, hi, end)
         if after != NONE and after < OTHER:
             label, chars, crossed = after, 0, False
+    if (label != NAME or digits < MIN_TOLD_DIGITS) and ends_in_a_note(v, i, start, groups, k):
+        return 0
     if label != NAME and (
         holds_a_negative(v, groups, k)
-        or ends_in_a_note(v, i, start, groups, k)
         or are_code_points(v, i, shape)
+        or is_mostly_zeros(v, i, groups, k)
     ):
         return 0
     if label == NAME and chars <= NEAR_CHARS and not crossed and digits <= MAX_NATIONAL_DIGITS:
         local = False
         for n in range(len(_LOCAL_SHAPES)):
             local = local or (shape == _LOCAL_SHAPES[n] and signs & SLASH == 0)
-        if digits >= MIN_TOLD_DIGITS or (local and chars <= NEAR_CHARS // 2):
+        # Unbroken digits further away need a plan.
+        told = digits >= MIN_TOLD_DIGITS and (k > 0 or chars <= NEAR_CHARS // 2)
+        if told or (local and chars <= NEAR_CHARS // 2):
             return kinds.TOLD_PHONE
     far = label != OTHER or chars > NEAR_CHARS
     if (
@@ -203,7 +233,7 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         and _is_cn_mobile(v, lo, hi, i, start, end, digits, shape, signs)
     ):
         return kinds.CN_MOBILE
-    if k == 0 and label != NAME and is_a_row_of_digits(v, i, end):
+    if k == 0 and label != NAME and (is_a_row_of_digits(v, i, end) or is_a_limit(v, i, end)):
         return 0
     # Seconds since 1970 have ten digits, too.
     weak = label in (CALL, NUMBER) and not crossed
@@ -213,7 +243,10 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     # 5344342.34 is a decimal, 12.780/2013 a law, 01 02 03 04 05 the beginning of a row.
     weak = weak and not (k == 1 and signs == DOT) and signs & (DOT | SLASH) != DOT | SLASH
     weak = weak and not _goes_on(v, hi, end, signs)
-    weak = weak and shape != _SOCIAL_SECURITY
+    weak = weak and shape != _SOCIAL_SECURITY and not repeats(v, i, groups, k)
+    weak = weak and not (
+        signs & ~(BLANK | SLASH) == 0 and is_code_between(v, hi, start, end, chars)
+    )
     # 210 461  68 1 is a row of numbers, where 040 3712345 0 is a telephone.
     weak = weak and not (k > 1 and last == 1 and shape >> SIZE_BITS & _LAST_SIZE < 4)
     if digits > 7 and near and (label == NAME or weak):
@@ -228,38 +261,17 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         return kinds.PLAIN_PHONE
     if signs & (BLANK | DOT) == BLANK | DOT:
         return 0
+    if signs == BLANK and v[i] != 48 and is_a_line_of_a_table(v, lo, hi, start, end):
+        return 0
     if k > 0 and nth >= 0 and 9 <= digits <= MAX_NATIONAL_DIGITS:
         return kinds.LOCAL_PHONE
     return 0
 
 
 @inner
-def _is_next_field(v: np.ndarray, lo: int, start: int, chars: int) -> bool:
-    """Whether a quote and a comma end the text with the word, which is so many bytes before, and it
-    has at least three words: "paper for fax","48022090" are fields of a row."""
-    p, limit = start - 1, max(lo + 1, start - chars)
-    while p > limit and not (v[p] == 44 and v[p - 1] == 34):
-        p -= 1
-    if p <= limit:
-        return False
-    blanks, p = 0, p - 2
-    limit = max(lo, p - NEAR_CHARS)
-    while p > limit and v[p] != 34 and v[p] != 10 and v[p] != 58:
-        blanks += v[p] == 32
-        p -= 1
-    return blanks > 1
-
-
-@inner
-def _is_escape(v: np.ndarray, hi: int, i: int) -> bool:
-    """Whether the per cent sign at i begins a byte of a URL, as in tel=2125552368%20."""
-    return i + 2 < hi and is_any(v[i + 1], HEX) and is_any(v[i + 2], HEX)
-
-
-@inner
 def _is_cn_mobile(v, lo, hi, i, start, end, digits, shape, signs):  # type: ignore[no-untyped-def]
     """Whether these are the eleven digits of a mobile number of China, joined to no longer name."""
-    if digits != 11 or v[i] != 49 or v[i + 1] < 51 or signs & DOT != 0:
+    if digits != 11 or v[i] != 49 or v[i + 1] < 51 or signs & (DOT | SLASH) != 0:
         return False
     if start > lo and contains(_JOINS, np.uint64(v[start - 1])):
         return False
@@ -285,11 +297,3 @@ def _is_near_chinese(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> b
                 return True
             k += step
     return False
-
-
-@inner
-def _is_behind_a_state(v: np.ndarray, lo: int, i: int) -> bool:
-    """Whether two capitals stand before i, as in "Carmella, MI 02061-1971"."""
-    if i - 4 < lo or v[i - 1] != 32 or is_any(v[i - 4], ALPHA):
-        return False
-    return is_any(v[i - 2], UPPER) and is_any(v[i - 3], UPPER)

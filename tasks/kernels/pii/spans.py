@@ -28,6 +28,7 @@ from tasks.kernels.pii.bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, is_a
 from tasks.kernels.pii.emails import email, may_be_email
 from tasks.kernels.pii.groups import DIGITS, END, SHAPE, may_begin, read_groups, value_of
 from tasks.kernels.pii.labels import label_before
+from tasks.kernels.pii.number_rows import is_a_place, is_in_a_formula
 from tasks.kernels.pii.phones import (
     MAX_LABELLED_DIGITS,
     MAX_NATIONAL_DIGITS,
@@ -246,6 +247,11 @@ def _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, shapes
                 kind = kinds.TOLD_PHONE if told and digits >= MIN_TOLD_DIGITS else kinds.PHONE
                 # No number of North America is shorter: +1 212-555 is cut from one.
                 if kind == kinds.PHONE and v[i] == 49 and digits < NORTH_AMERICAN_DIGITS:
+                    break
+                if not told and (
+                    is_a_place(v, low, start, end, groups[SHAPE + k])
+                    or is_in_a_formula(v, high, end)
+                ):
                     break
                 count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end))
         return count

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from llm_core.checkpoint.index import (
+    AXES,
     CUTTING,
     Box,
     Entry,
@@ -33,23 +34,27 @@ from tests.support.distributed.alone import as_process
 from tests.support.distributed.cases import layout
 from tests.support.engine.small_runs import MODEL, TRAIN
 
-SIZES = st.tuples(*(st.integers(1, 3) for _ in range(4)))
+SIZES = st.one_of(
+    st.tuples(*(st.integers(1, 3) for _ in range(4))),
+    st.tuples(*(st.integers(1, 2) for _ in range(6))),
+)
 
 
 @st.composite
-def entries(draw: st.DrawFn, num_stages: int) -> Entry:
+def entries(draw: st.DrawFn, sizes: tuple[int, ...]) -> Entry:
     shape = tuple(draw(st.lists(st.integers(0, 7), max_size=2)))
-    axes = [axis for axis in CUTTING if shape and draw(st.booleans())]
+    there = AXES[: len(sizes)]
+    axes = [axis for axis in CUTTING if axis in there and shape and draw(st.booleans())]
     cuts = tuple((axis, draw(st.integers(0, len(shape) - 1))) for axis in axes)
     return Entry(
-        shape, draw(st.sampled_from(["F32", "BF16"])), cuts, draw(st.integers(0, num_stages - 1))
+        shape, draw(st.sampled_from(["F32", "BF16"])), cuts, draw(st.integers(0, sizes[0] - 1))
     )
 
 
 @st.composite
 def indexes(draw: st.DrawFn) -> Index:
     sizes = draw(SIZES)
-    found = draw(st.lists(entries(sizes[0]), min_size=1, max_size=6))
+    found = draw(st.lists(entries(sizes), min_size=1, max_size=6))
     index = Index(sizes, {f"tensor-{number}": entry for number, entry in enumerate(found)})
     share_out(index)
     return index
@@ -95,8 +100,14 @@ def test_a_reader_finds_the_pieces_of_any_box_with_those_who_wrote_them(
 
 @pytest.mark.parametrize(
     "parallel",
-    [layout(4, "fsdp", tp=2), layout(4, "zero1", tp=2), layout(4, "hsdp", dp_shard=2)],
-    ids=lambda one: one.kind,
+    [
+        layout(4, "fsdp", tp=2),
+        layout(4, "zero1", tp=2),
+        layout(4, "hsdp", dp_shard=2),
+        layout(8, "ddp", tp=4, tp_kind="2d"),
+        layout(8, "ddp", tp=8, tp_kind="3d"),
+    ],
+    ids=lambda one: f"{one.kind}-{one.tp_kind}",
 )
 def test_the_piece_of_a_process_is_the_one_that_its_layout_gives_it(
     parallel: ParallelConfig,

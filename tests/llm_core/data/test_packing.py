@@ -129,7 +129,7 @@ def test_rows_hold_documents_from_their_first_token_to_their_end(
 
 def test_documents_of_the_stream_change_where_an_end_of_text_is_read(folder: Path) -> None:
     data = DataConfig(mask_documents=True)
-    ids, _, documents, _ = Loader(open_shards(folder, "train"), 32, 4, seed=0, data=data).batch(3)
+    ids, _, documents, *_ = Loader(open_shards(folder, "train"), 32, 4, seed=0, data=data).batch(3)
     assert np.array_equal(np.diff(documents.numpy(), axis=1), (ids[:, 1:] == 0).numpy())
 
 

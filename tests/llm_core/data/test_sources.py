@@ -50,7 +50,7 @@ def test_targets_have_the_source_of_their_document(
     )
     documents = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
     for step in range(2 * loader.num_samples):
-        _, targets_BT, documents_BT, sources_BT = loader.batch(step)
+        _, targets_BT, documents_BT, sources_BT, *_ = loader.batch(step)
         assert documents_BT is None and sources_BT is not None and sources_BT.dtype == torch.uint8
         expected = np.where(
             targets_BT == IGNORED, NO_SOURCE, documents[targets_BT.clamp(min=1) - 1] % len(NAMES)

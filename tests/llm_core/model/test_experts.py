@@ -18,7 +18,9 @@ from llm_core.model.expert_config import ExpertsConfig
 from llm_core.model.experts import SparseFeedForward, router_biases
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
-from llm_core.optim.balance import Balance
+from llm_core.optim.average import Average
+from llm_core.optim.balance import Balance, named
+from llm_core.optim.method import Update
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.outer import OuterConfig
 from llm_core.planner.cost import flops_per_token
@@ -242,6 +244,21 @@ def test_a_step_moves_a_bias_towards_the_mean_load_and_a_skipped_one_does_not() 
     assert torch.equal(bias_E, torch.zeros(4))
     balance.update(loads_LE, torch.tensor(False))
     assert bias_E.tolist() == [-0.5, 0.5, 0, 0.5]
+
+
+def test_biases_are_averaged_as_weights_are() -> None:
+    bias_E, never, zero = torch.zeros(2), torch.tensor(False), torch.zeros(())
+    loads_LE = torch.tensor([[0.0, 0]] * 3 + [[3, 1]]).double()
+    average, balance = Average(named({3: bias_E}), 0.5), Balance({3: bias_E}, 0.3)
+    (state,) = average.states()
+    assert state.weight.name == "blocks.3.ffn.router.bias"
+    for number in (1, 2):
+        balance.update(loads_LE, never)
+        average.update(Update(1.0, torch.tensor(number).double(), zero, never))
+    # -0.3 and -0.6, of which the second weighs twice as much.
+    torch.testing.assert_close(state.piece, torch.tensor([-0.5, 0.5]))
+    average.update(Update(1.0, torch.tensor(3).double(), zero, ~never))
+    torch.testing.assert_close(state.piece, torch.tensor([-0.5, 0.5]))
 
 
 def test_the_row_of_a_step_has_largest_load_over_mean_and_entropy_of_each_layer() -> None:

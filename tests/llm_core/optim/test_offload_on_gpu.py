@@ -29,6 +29,12 @@ PLACES: dict[str, tuple[dict[str, Any], MemoryConfig, str]] = {
         MemoryConfig(weights_in="host"),
         "fsdp",
     ),
+    "weights on disk": ({"state_in": "disk"}, MemoryConfig(weights_in="disk"), "fsdp"),
+    "weights on disk, copies on the device": (
+        {"state_in": "disk"},
+        MemoryConfig(weights_in="disk"),
+        "zero2",
+    ),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,12 +14,18 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
+from llm_core.model.config import ModelConfig
+from llm_core.parallel.config import ParallelConfig
+from llm_core.training.combinations.tiles import check_gathered_tiles
 from tests.support.distributed.alone import as_process
 from tests.support.distributed.cases import layout
 from tests.support.distributed.exactness import LR, make_trainer, ranks_of
 from tests.support.distributed.held import WORLD, measure
 from tests.support.distributed.problem import Problem
+from tests.support.engine.live_bytes import LiveBytes
+from tests.support.engine.small_runs import TRAIN
 
 UNITS = 3
 """Two blocks, and the rest."""
@@ -69,6 +76,52 @@ def test_a_process_holds_the_published_bytes_and_two_units(
         found = measure(kind, "bf16", bits, ranks, tmp_path)
     assert found.holds_the_published and found.rest == pytest.approx(12 / WORLD, abs=0.01)
     assert found.peak == pytest.approx(found.planned, rel=0.08)
+
+
+WIDE = ModelConfig(64, 64, 2, 4, 4, 1024, 16)
+"""Most of its weights are in feed-forwards."""
+
+
+def test_gathered_tiles_take_the_place_of_whole_feed_forwards(tmp_path: Path) -> None:
+    peaks = {}
+    for gather, tiles in (("whole", 4), ("tiles", 2), ("tiles", 4)):
+        memory = MemoryConfig(ffn_tiles=tiles, ffn_gather=gather)  # type: ignore[arg-type]
+        with as_process(0, layout(WORLD, "fsdp")) as ranks:
+            problem = Problem(rows=WORLD, dtype="bf16")
+            trainer = make_trainer(problem, layout(WORLD, "fsdp"), 1, ranks, tmp_path, memory, WIDE)
+            trainer.train_step(0, LR)
+            with LiveBytes(trainer.layout.bare.parameters()) as live:
+                trainer.train_step(1, LR)
+        peaks[gather, tiles] = live.peak
+    feed_forward = 3 * 64 * 1024
+    # The copy in 16 bits, and gradients in 16 bits and in float32 while they are sent.
+    assert peaks["whole", 4] - peaks["tiles", 4] > 2 * feed_forward
+    assert peaks["tiles", 2] > peaks["tiles", 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parallel": {"kind": "zero2"}}, "needs parallel.kind=fsdp, it is zero2"),
+        ({"train": {"gradient_bits": 16}}, "needs train.gradient_bits=32, it is 16"),
+        ({"memory": {"ffn_tiles": 1}}, "needs ffn_tiles above 1, it is 1"),
+        ({"parallel": {"num_processes": 3}}, "3 processes must divide model.dim"),
+        ({"memory": {"ffn_tiles": 9}}, r"ffn_tiles \(9\) must be at most 8 for"),
+    ],
+)
+def test_what_does_not_go_with_gathered_tiles_is_refused(
+    changes: dict[str, dict[str, Any]], message: str
+) -> None:
+    groups: dict[str, dict[str, Any]] = {
+        "parallel": {"kind": "fsdp", "num_processes": 2},
+        "train": {"dtype": "bf16"},
+        "memory": {"ffn_tiles": 2, "ffn_gather": "tiles"},
+    }
+    parallel, train, memory = (values | changes.get(name, {}) for name, values in groups.items())
+    with pytest.raises(ConfigError, match=message):
+        check_gathered_tiles(
+            WIDE, replace(TRAIN, **train), ParallelConfig(**parallel), MemoryConfig(**memory)
+        )
 
 
 @pytest.fixture

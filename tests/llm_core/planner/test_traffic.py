@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B
 
+from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
+from llm_core.model.expert_config import ExpertsConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.planner.hardware import HardwareConfig, LinkConfig
@@ -182,3 +184,26 @@ def test_the_bucket_of_the_embedding_hides_behind_nothing() -> None:
     many_ids = replace(wide, vocab_size=1 << 16)
     share = of_ddp(many_ids).exposed_s / of_ddp(many_ids).elapsed_s
     assert share == pytest.approx(1024 * (1 << 16) * 4 / of_ddp(many_ids).num_bytes)
+
+
+def test_experts_are_gathered_by_fsdp_or_sent_tokens_and_the_bytes_say_which() -> None:
+    model = ModelConfig(256, 64, 4, 4, 4, 128, 64, experts=ExpertsConfig(8, 2))
+    train = TrainConfig(
+        num_steps=1, global_batch_sequences=16, micro_batch_sequences=2, seq_len=64, dtype="bf16"
+    )
+    rows = {}
+    for ep in (1, 4):
+        parallel = ParallelConfig("fsdp", num_processes=4, ep=ep)
+        work = Work(model, OptimConfig(lr=1e-3), train, parallel, MemoryConfig("full"))
+        hardware = HardwareConfig("X", 99, 20, 0.2, 0.1)
+        rows[ep] = {row.axis: row.num_bytes for row in plan_time(work, hardware).traffic}
+    experts = model.num_layers * 8 * 3 * model.dim * model.ffn_dim
+    micro_batches, part = 2, 3 / 4
+    # Gathered twice in 16 bits and reduced in 32, in each micro batch.
+    saved = micro_batches * part * experts * (2 * 2 + 4)
+    assert rows[1]["fsdp"] - rows[4]["fsdp"] == pytest.approx(saved)
+    # Six trips of two pairs a token: there, back, there and back again, and both gradients.
+    pairs = train.micro_batch_sequences * train.seq_len * 2
+    trips = 6 * micro_batches * model.num_layers
+    assert rows[4]["ep"] == pytest.approx(trips * part * pairs * model.dim * 2)
+    assert "ep" not in rows[1]

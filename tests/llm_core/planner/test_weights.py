@@ -30,7 +30,7 @@ from llm_core.planner.weights import (
     weights_outside,
 )
 from tests.support.distributed.alone import as_process
-from tests.support.distributed.cases import LAYOUTS, layout, layout_name
+from tests.support.distributed.cases import GRID_LAYOUTS, LAYOUTS, layout, layout_name
 from tests.support.distributed.problem import Problem
 
 
@@ -82,9 +82,28 @@ def test_every_process_of_a_layout_holds_the_predicted_bytes(parallel: ParallelC
             )
 
 
+@pytest.mark.parametrize("parallel", GRID_LAYOUTS, ids=layout_name)
+def test_every_process_of_a_grid_holds_the_predicted_bytes(parallel: ParallelConfig) -> None:
+    optim = OptimConfig(lr=1e-3)
+    for family in ("llama", "gpt2"):
+        model = Problem(family=family, tied=family == "llama").model()
+        for rank, place in enumerate(every_process(parallel)):
+            assert state_bytes(model, optim, parallel, place) == held_bytes(
+                model, optim, parallel, rank
+            )
+
+
 @pytest.mark.parametrize("family", ["glm4_moe", "qwen2_moe"])
 @pytest.mark.parametrize(
-    "parallel", [layout(3, "fsdp"), layout(4, "ddp", tp=2), layout(4, "zero1", pp=2)]
+    "parallel",
+    [
+        layout(3, "fsdp"),
+        layout(4, "ddp", tp=2),
+        layout(4, "zero1", pp=2),
+        layout(4, "hsdp", dp_shard=2, ep=2),
+        layout(4, "fsdp", tp=2, ep=2),
+    ],
+    ids=layout_name,
 )
 def test_experts_are_counted_where_they_are_held(parallel: ParallelConfig, family: str) -> None:
     model, optim = Problem(layers=4, family=family).model(), OptimConfig(lr=1e-3)

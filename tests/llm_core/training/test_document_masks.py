@@ -41,7 +41,7 @@ def test_each_document_of_a_packed_batch_has_the_logits_it_has_alone(
 ) -> None:
     shards = open_shards(write_token_shards(tmp_path, 12, DOCUMENT_TOKENS), "train")
     loader = Loader(shards, 32, 3, seed=1, data=DataConfig(packing=packing, mask_documents=True))  # type: ignore[arg-type]
-    ids_BT, _, documents_BT, _ = loader.batch(0)
+    ids_BT, _, documents_BT, *_ = loader.batch(0)
     packed = model(ids_BT, documents_BK=documents_BT)
     pieces = 0
     for row in range(len(ids_BT)):

@@ -43,9 +43,11 @@ def layout_name(parallel: ParallelConfig) -> str:
         else []
     )
     overlap = "" if parallel.tp_overlap == "none" else f" {parallel.tp_overlap}"
+    grid = parallel.grid
+    parts += [f"tp{grid.side}x{grid.side}x{grid.depth} {grid.kind}"] if grid is not None else []
     parts += (
         [f"tp{parallel.tp}{' sequence' if parallel.sequence_parallel else ''}{overlap}"]
-        if parallel.tp > 1
+        if parallel.tp > 1 and grid is None
         else []
     )
     replicas = parallel.dp * parallel.cp
@@ -54,6 +56,7 @@ def layout_name(parallel: ParallelConfig) -> str:
     elif replicas > 1:
         some = f", {parallel.servers} of them servers" if parallel.servers else ""
         parts.append(f"{parallel.kind} of {replicas}{some}")
+    parts += [f"ep{parallel.ep}"] if parallel.ep > 1 else []
     return ", ".join(parts) or "single"
 
 
@@ -223,120 +226,41 @@ FEW = [
 ]
 """Each axis, and pairs of them."""
 MATRIX += [case for parallel in FEW for case in cases_of(parallel, FROZEN)[::2]]
-ADAPTED = [
-    cases_of(parallel, [Problem(adapter="lora", **values)])[-1]
-    for parallel, values in (
-        (LAYOUTS[0], {"packed": True}),
-        (layout(4, "ddp"), {"family": "gpt2"}),
-        (layout(4, "zero1"), {"family": "qwen3", "optim": "lion"}),
-        (layout(4, "zero2"), {"tied": False, "ema": 0.5}),
-        (layout(4, "fsdp"), {"masks": "idle", "optim": "adafactor"}),
-        (layout(4, "hsdp", dp_shard=2), {"family": "gpt2"}),
-        (layout(4, "ddp", tp=4), {"masks": "idle"}),
-        (layout(4, "ddp", tp=4, sequence_parallel=False), {"family": "qwen2", "tied": False}),
-        (layout(4, "zero1", tp=2), {"family": "gpt2"}),
-        (layout(4, "fsdp", tp=2), {"family": "qwen3", "z_loss": 0.1}),
-        (layout(4, "ddp", pp=4), {}),
-        (layout(4, "ddp", pp=2, pp_schedule="interleaved"), {"family": "gpt2"}),
-        (layout(4, "zero1", pp=2, pp_schedule="zero_bubble"), {"tied": False}),
-        (layout(4, "fsdp", pp=2, pp_schedule="zero_bubble_v"), {}),
-        (layout(4, "ddp", pp=2, tp=2), {"family": "qwen2", "packed": True}),
-        (layout(4, "ddp", cp=4, cp_kind="ring"), {"packed": True}),
-        (layout(4, "fsdp", cp=2), {"tied": False}),
-        (layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), {}),
-        (layout(8, "zero1", pp=2, tp=2), {"masks": "empty"}),
-        (layout(8, "ddp", pp=2, cp=2, tp=2), {"family": "qwen3"}),
+GRID_LAYOUTS = (
+    layout(4, "ddp", tp=4, tp_kind="2d"),
+    layout(8, "ddp", tp=4, tp_kind="2d"),
+    layout(8, "ddp", tp=8, tp_kind="2.5d", tp_depth=2),
+    layout(8, "ddp", tp=8, tp_kind="3d"),
+)
+GRIDS = [
+    dataclasses.replace(cases_of(parallel, [problem])[size], memory=memory)
+    for parallel in GRID_LAYOUTS
+    for problem, size, memory in (
+        (Problem(), 0, NO_SAVINGS),
+        (Problem(tied=False, masks="idle", packed=True), -1, NO_SAVINGS),
+        (Problem(family="gpt2", tied=False, packed=True), 0, MemoryConfig(recompute="full")),
+        (Problem(family="qwen3", vocab=64, z_loss=0.1), -1, MemoryConfig(recompute="full")),
+        (Problem(family="qwen2", optim="lion", ema=0.5, masks="empty"), 0, NO_SAVINGS),
+        (Problem(state_in="disk"), 0, MemoryConfig("every", loss_chunk_tokens=5)),
+        (Problem(frozen=FROZEN[0].frozen, tied=False, optim="sgd"), -1, NO_SAVINGS),
+        (Problem(dtype="fp32"), 0, NO_SAVINGS),
+        (Problem(dtype="bf16", packed=True), 0, NO_SAVINGS),
+        (Problem(dtype="fp16"), 0, NO_SAVINGS),
     )
 ]
-"""Each axis and kind with factors beside frozen weights, families and optimizers by pairs."""
-DECOMPOSED = [
-    cases_of(parallel, [Problem(adapter="dora", **values)])[-1]
-    for parallel, values in (
-        (LAYOUTS[0], {"family": "gpt2"}),
-        (layout(4, "zero1"), {"family": "qwen2"}),
-        (layout(4, "fsdp"), {"tied": False}),
-        (layout(4, "ddp", pp=2, pp_schedule="zero_bubble"), {}),
-        (layout(4, "ddp", cp=2, cp_kind="ring"), {"packed": True}),
+"""Grids of tensor ranks with families, optimizers, number formats and savings by pairs."""
+MATRIX += GRIDS
+GRID_CROSS = [
+    pair
+    for grid in GRID_LAYOUTS
+    for pair in (
+        (grid, LAYOUTS[0]),
+        (LAYOUTS[0], grid),
+        (layout(grid.num_processes, "fsdp", tp=2), grid),
+        (grid, layout(grid.num_processes, "zero1", tp=2)),
     )
 ]
-"""Kinds and axes that keep rows of matrices whole."""
-MATRIX += ADAPTED + DECOMPOSED
-EXPERTS = [
-    dataclasses.replace(cases_of(parallel, [Problem(family=family, **values)])[size], memory=memory)
-    for parallel, family, size, values, memory in (
-        (LAYOUTS[0], "glm4_moe", 0, {"packed": True}, NO_SAVINGS),
-        (LAYOUTS[0], "qwen2_moe", -1, {"optim": "muon"}, MemoryConfig(recompute="full")),
-        (layout(4, "ddp"), "glm4_moe", -1, {}, MemoryConfig(recompute="full")),
-        (layout(4, "zero1"), "qwen2_moe", 0, {"optim": "lion", "ema": 0.5}, NO_SAVINGS),
-        (layout(4, "zero2"), "glm4_moe", -1, {"masks": "idle"}, NO_SAVINGS),
-        (layout(4, "fsdp"), "glm4_moe", -1, {"optim": "muon", "tied": False}, NO_SAVINGS),
-        (layout(4, "hsdp", dp_shard=2), "qwen2_moe", 0, {"masks": "empty"}, NO_SAVINGS),
-        (layout(4, "ddp", tp=4), "glm4_moe", -1, {}, NO_SAVINGS),
-        (layout(4, "ddp", tp=4, sequence_parallel=False), "qwen2_moe", -1, {}, NO_SAVINGS),
-        (layout(4, "fsdp", tp=2), "glm4_moe", -1, {"optim": "muon"}, MemoryConfig("every")),
-        (layout(4, "ddp", pp=2), "glm4_moe", -1, {"packed": True}, NO_SAVINGS),
-        (layout(4, "ddp", cp=4, cp_kind="ring"), "glm4_moe", -1, {}, NO_SAVINGS),
-        (layout(4, "fsdp", cp=2), "qwen2_moe", 0, {"packed": True}, NO_SAVINGS),
-        (layout(4, "ddp", pp=2, tp=2), "qwen2_moe", -1, {}, NO_SAVINGS),
-        (layout(8, "ddp", pp=2, cp=2, tp=2), "glm4_moe", -1, {}, NO_SAVINGS),
-    )
-]
-"""Experts under each axis and kind; families, optimizers and recomputation by pairs."""
-MATRIX += EXPERTS
-PAIRS = [
-    cases_of(parallel, [Problem(pairs=True, **values)])[-1]
-    for parallel, values in (
-        (LAYOUTS[0], {"tied": False}),
-        (layout(4, "ddp"), {"adapter": "lora"}),
-        (layout(4, "zero2"), {"masks": "idle", "optim": "lion"}),
-        (layout(4, "fsdp"), {"family": "gpt2"}),
-        (layout(4, "hsdp", dp_shard=2), {"adapter": "lora", "base_codes": "none"}),
-        (layout(4, "ddp", tp=4), {"family": "qwen2"}),
-        (layout(4, "ddp", tp=4, sequence_parallel=False), {"masks": "empty"}),
-        (layout(4, "fsdp", tp=2), {"adapter": "lora", "family": "qwen3"}),
-    )
-]
-"""Layouts that keep rows whole, with the loss of pairs of answers."""
-MATRIX += PAIRS
-NOISY = [
-    cases_of(parallel, [Problem(neftune=40.0, **values)])[-1]
-    for parallel, values in (
-        (layout(4, "fsdp", tp=2), {"family": "gpt2"}),
-        (layout(4, "ddp", tp=4, sequence_parallel=False), {"packed": True}),
-        (layout(4, "ddp", pp=2, pp_schedule="zero_bubble_v"), {"adapter": "lora"}),
-        (layout(4, "zero1", pp=2, tp=2), {}),
-        (layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), {}),
-        (layout(4, "fsdp", cp=2, cp_balanced=True), {"tied": False}),
-    )
-]
-"""Each way to cut tokens and stages, with noise on embeddings."""
-MATRIX += NOISY
-CODED = [
-    cases_of(parallel, [Problem(adapter="lora", base_codes="nf4", **values)])[-1]
-    for parallel, values in (
-        (LAYOUTS[0], {"packed": True}),
-        (layout(4, "ddp"), {"family": "gpt2", "optim": "lion"}),
-        (layout(4, "ddp", tp=2), {"tied": False}),
-        (layout(4, "ddp", tp=2, sequence_parallel=False), {"family": "gpt2"}),
-        (layout(4, "ddp", pp=4), {"masks": "idle"}),
-        (layout(4, "ddp", pp=2, pp_schedule="zero_bubble"), {"tied": False}),
-        # AdamW makes steps of roundings where a gradient is nearly zero: 4e-10 of the weights here.
-        (layout(4, "ddp", cp=2, tp=2), {"optim": "sgd"}),
-    )
-]
-"""Layouts of an adapter beside a base in 4 bits."""
-MATRIX += CODED
-HALF_BASE = Problem(adapter="lora", base_dtype="bf16", dtype="bf16", layers=4)
-ADAPTED_CROSS = [
-    (problem, one, into)
-    for one, into in (
-        (layout(4, "fsdp", tp=2), layout(4, "zero1", pp=2)),
-        (layout(4, "zero1", pp=2), layout(4, "hsdp", dp_shard=2)),
-        (layout(4, "ddp", pp=2, tp=2), LAYOUTS[0]),
-    )
-    for problem in (Problem(adapter="lora", layers=4), HALF_BASE)
-]
-"""What is trained, who saves, who loads; frozen weights are in no checkpoint."""
+"""Who saves, who loads."""
 SINGLES = [
     case
     for parallel in LAYOUTS

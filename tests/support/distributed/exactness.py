@@ -163,6 +163,7 @@ def make_trainer(
         trains=functools.partial(trains, config),
         sums_losses=not problem.pairs,
         noise_scale=train.noise_scale(config.model.dim),
+        scratch=folder,
     )
     optimizer = build_optimizer(layout, config.optim, train.dtype, folder, train.ema)
     checkpoints = Checkpoints(folder, ranks)
@@ -261,7 +262,8 @@ def ranks_of(parallel: ParallelConfig) -> Ranks:
     if parallel.kind == "none":
         return Ranks(0, 1, CPU)
     axes = {
-        name: getattr(parallel, name) for name in ("num_processes", "pp", "cp", "tp", "dp_shard")
+        name: getattr(parallel, name)
+        for name in ("num_processes", "pp", "cp", "tp", "tp_kind", "tp_depth", "dp_shard")
     }
     alike = ParallelConfig(kind="hsdp" if parallel.dp_shard else "ddp", **axes)
     return Ranks(dist.get_rank(), dist.get_world_size(), CPU, *_meshes(alike))

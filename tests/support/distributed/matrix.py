@@ -27,7 +27,7 @@ from llm_core.config import ConfigError, build
 from llm_core.memory.config import MemoryConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.training.combinations.settings import check_memory
-from tests.support.distributed import cases, exactness, held
+from tests.support.distributed import cases, exactness, held, trained_cases
 from tests.support.distributed.cases import Case
 from tests.support.distributed.forks import fork_ranks
 from tests.support.distributed.problem import Problem
@@ -98,9 +98,15 @@ def whole_matrix() -> list[Run]:
         for into in (single, cases.layout(4, "fsdp"))
         if case.parallel.num_processes == 4
     ]
-    exchanges += [Run(Case(one, p, 1), into) for p, one, into in cases.ADAPTED_CROSS]
-    alone = cases.MATRIX + cases.SINGLES + cases.LARGE + cases.ROUGH + cases.SHORT
-    return [Run(case) for case in alone] + exchanges
+    exchanges += [Run(Case(one, p, 1), into) for p, one, into in trained_cases.ADAPTED_CROSS]
+    exchanges += [
+        Run(Case(one, Problem(family="glm4_moe", layers=4), 1), into)
+        for one, into in trained_cases.SENT_CROSS
+    ]
+    exchanges += [Run(Case(one, Problem(), 2), into) for one, into in cases.GRID_CROSS]
+    alone = (cases.MATRIX, trained_cases.TRAINED, cases.SINGLES)
+    alone += (cases.LARGE, cases.ROUGH, cases.SHORT)
+    return [Run(case) for group in alone for case in group] + exchanges
 
 
 def savings_matrix() -> list[Run]:

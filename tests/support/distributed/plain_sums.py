@@ -68,6 +68,7 @@ class Plain:
         self.ratios = dict.fromkeys(self.weights, 0.0)
         self.factors = dict.fromkeys(self.weights, 1.0)
         self.fresh: Grads = {}
+        self.norm_ratio = 1.0
 
     def _zeros(self) -> Grads:
         return {name: torch.zeros_like(w) for name, w in self.weights.items()}
@@ -79,6 +80,9 @@ class Plain:
         grads, loss = self._gradients(number - 1)
         warmup = METHODS[self.method].get("compress_warmup_steps", 0)
         whole = {name: sum(g[name] for g in grads) for name in self.weights}
+        if number <= warmup:
+            ratio = float(self._joined(whole).norm() / self._bound(grads))
+            self.norm_ratio = 0.9 * self.norm_ratio + 0.1 * ratio
         if number <= warmup and self.method == "lamb":
             self._lamb(whole, loss)
         elif number <= warmup:
@@ -102,6 +106,10 @@ class Plain:
             found.append({name: w.grad for name, w in self.weights.items()})
             self.trainer.optimizer.zero_grad()
         return found, total
+
+    def _bound(self, grads: list[Grads]) -> Tensor:
+        """Of the norm of the sum of gradients, from norms of each."""
+        return (WORLD * sum(self._joined(g).square().sum() for g in grads)).sqrt()
 
     def _update(self, grads: Grads, loss: Tensor) -> None:
         for name, weight in self.weights.items():
@@ -186,7 +194,7 @@ class Plain:
     @torch.no_grad()
     def _onebit(self, grads: list[Grads]) -> None:
         means, squares = self._moments()
-        norm = (WORLD * sum(self._joined(g).square().sum() for g in grads)).sqrt()
+        norm = self._bound(grads) * self.norm_ratio
         roots = {name: v.sqrt() + EPS for name, v in squares.items()}
         numel = len(self.lost[0])
         total = torch.zeros(self.length)

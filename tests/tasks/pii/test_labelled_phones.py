@@ -48,6 +48,15 @@ from tasks.pii.spans import find_spans
             "Anruf <PHONE>, Tel. <PHONE>, <PHONE>",
         ),
         ("TEL: +225 05775748", "TEL: <PHONE>"),  # of a plan that has changed
+        ("contact\t3198836990, call 24/7 3198836990", "contact\t<PHONE>, call 24/7 <PHONE>"),
+        (
+            "Tél. 06 12 34 56 78 2e étage, Tel: 98765432-Ext 12",
+            "Tél. <PHONE> 2e étage, Tel: <PHONE>-Ext 12",
+        ),
+        (
+            "Tél. 01 23 45 67 89 06 12 34 56 78\n212 555 2368\nmy number (home): 212 555 2369",
+            "Tél. <PHONE> <PHONE>\n<PHONE>\nmy number (home): <PHONE>",
+        ),
     ],
 )
 def test_national_numbers_are_found_by_form_and_by_the_words_around(text, want) -> None:
@@ -90,6 +99,17 @@ def test_words_behind_a_number_count_where_the_verb_comes_last(text) -> None:
         "phone DA 0004 0028 0000 5EB3; <compat> 0078 0069 0069; 353 405 -7620; 305-363 (1997)",
         "[(1501)-502(1502)-502]; fax 01123965-Tube; Citation Nr: 25000001",
         "The number is not in the block 987-65-4320",
+        "aa 3c 3f 01 00 00 00 00\n40: de 手机\t251658324\t100, Fax\n\t\t1522 4002 IQ",
+        "TELEPHONE 2610..2613; N ring 730 730 730; call setline(1, '3234567890')",
+        "number_fields/x\n3340568655 1196; Telemann, composer (1681-1767), HP:1234(1234)",
+        "CA\t+4906-11631\tAmerica/Creston, GG\t+492717-0023210\tEurope/Guernsey",
+        "N ring ; B 48 568 225 776 ; call range(1, 947948399), equal([5573771921, 3198836990])",
+        "contact\t3198836990\t12, [call] 3198836990",
+        "Mobile Bridge\n00: 86 80 48 24 07 01 10 00",
+        "= 01 00 00 00 01, 212 555 2368 -1927",
+        "0 0 2\n140 123 1282\n140 124 1437\n140 125 1697",
+        "call assert(4294967296) or 2147483647; tests/number.987654321; zap.c  9573688696",
+        "x + 193/10510500*y +74954438640*x +67738549+; NAV TPH 5344 117.20",
         "telefonia 85179010, 'cep': '83050580', NR:XXX 22.05.11/14.25",
     ],
 )

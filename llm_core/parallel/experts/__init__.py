@@ -1,0 +1,1 @@
+"""Expert parallelism: tokens travel to the experts, where FSDP would gather the experts."""
