@@ -211,6 +211,10 @@ def test_the_reference_of_an_adapter_is_its_base(config: RunConfig, tmp_path: Pa
     [
         ({"parallel": ParallelConfig(kind="ddp", pp=2, num_processes=2)}, r"parallel\.pp \(2\)"),
         ({"parallel": ParallelConfig(kind="ddp", cp=2, num_processes=2)}, r"parallel\.cp \(2\)"),
+        (
+            {"parallel": ParallelConfig(kind="server", num_processes=2, device="cpu")},
+            r"parallel\.kind \(server\)",
+        ),
         ({"memory": MemoryConfig(loss_chunk_tokens=8)}, r"memory\.loss_chunk_tokens \(8\)"),
         ({"train": {"z_loss": 1e-4}}, r"train\.z_loss"),
         ({"train": {"init_from": None}}, r"set train\.init_from=FOLDER"),
