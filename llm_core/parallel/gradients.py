@@ -67,7 +67,7 @@ def gradient_norm(layout: Layout) -> Tensor:
         for group in layout.tensor.cutting:
             dist.all_reduce(by_tensor[1], group=group)
     total = by_tensor.sum()
-    if layout.reduction is not None and layout.reduction.leaves_gradients:
+    if layout.reduction is not None:
         total = layout.reduction.expected_squares(total)
     if pipeline is not None:
         dist.all_reduce(total, group=pipeline.group)

@@ -22,7 +22,7 @@ checkpoints know no copies; it costs the exchange of one head's part of `qkv`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -50,6 +50,23 @@ PER_HEAD = re.compile(r"attention\.[qk]_norm\.")
 """Whole weights that each process uses on its own heads alone."""
 OF_EXPERTS = re.compile(r"ffn\.(router|shared_gate)\.")
 """Whole weights whose gradient on each process is that through its own experts."""
+
+
+def cut_weights(model: Transformer, part: Callable[[str, Tensor], Tensor]) -> None:
+    """Leave of each weight the part that this process has, as a meta tensor.
+
+    part: of (name, weight); the weight itself where nothing is cut.
+    """
+    # By parameter and not by name, so that tied weights stay one.
+    cut: dict[nn.Parameter, nn.Parameter] = {}
+    for name, weight in list(model.named_parameters(remove_duplicate=False)):
+        own = part(name, weight)
+        if own is weight:
+            continue
+        if weight not in cut:
+            cut[weight] = nn.Parameter(torch.empty_like(own, device="meta"))
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, cut[weight])
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,15 +125,7 @@ class TensorShards:
 
         parts: of a pipeline, models over the same blocks, which get the same embedding.
         """
-        # By parameter and not by name, so that tied weights stay one.
-        cut: dict[nn.Parameter, nn.Parameter] = {}
-        for name, weight in list(model.named_parameters(remove_duplicate=False)):
-            if cut_dim(name) is None:
-                continue
-            if weight not in cut:
-                cut[weight] = nn.Parameter(torch.empty_like(self.cut(name, weight), device="meta"))
-            owner, _, last = name.rpartition(".")
-            setattr(model.get_submodule(owner), last, cut[weight])
+        cut_weights(model, self.cut)
         for block in model.own_blocks:
             block.attention.qkv = self._projection(block.attention)
             block.attention.out = CutInputs(block.attention.out, self)

@@ -55,19 +55,14 @@ class Reduction:
         return int(self.steps) <= self.warmup_steps
 
     @property
-    def leaves_gradients(self) -> bool:
-        """Whether gradients are still those of this process's tokens alone."""
-        return False
-
-    @property
     def counts(self) -> dict[str, Tensor]:
         """What checkpoints hold of it besides `carried`, the same on all processes, by name."""
         return {"steps": self.steps}
 
     def expected_squares(self, squares: Tensor) -> Tensor:
-        """The square of the norm of the sum of gradients that were left as they are, as far as it
-        can be known; the same on all processes. squares: of those here, a float64 scalar."""
-        raise NotImplementedError
+        """The square of the norm of the sum of gradients, as far as it can be known. squares: of
+        the gradients that are here after `reduce`, a float64 scalar."""
+        return squares
 
     def carried(self) -> Iterator[Carried]:
         yield from ()
@@ -133,6 +128,8 @@ class LeftToOptimizer(Reduction):
         return super().counts | {"norm_ratio": self.norm_ratio}
 
     def expected_squares(self, squares: Tensor) -> Tensor:
+        if self.is_warming_up:
+            return squares
         return self._bound(squares) * self.norm_ratio.square()
 
     def _bound(self, squares: Tensor) -> Tensor:
@@ -149,10 +146,6 @@ class LeftToOptimizer(Reduction):
         # A step without a gradient, or with one that is not a number, says nothing.
         known = torch.where(torch.isfinite(ratio), ratio, self.norm_ratio)
         self.norm_ratio.lerp_(known, 1 - RATIO_BETA)
-
-    @property
-    def leaves_gradients(self) -> bool:
-        return not self.is_warming_up
 
     def _reduce(self, grads: Mapping[str, Tensor]) -> None:
         pass

@@ -42,6 +42,7 @@ from llm_core.parallel.grid.layers import (
 )
 from llm_core.parallel.grid.shape import GridShape
 from llm_core.parallel.grid.summa import Summa
+from llm_core.parallel.tensor import cut_weights
 from llm_core.parallel.vocabulary import token_losses
 
 # B rows of a micro batch · b rows of this process · T tokens
@@ -94,15 +95,7 @@ class GridShards:
 
     def apply(self, model: Transformer) -> None:
         """Cut the weights of a model and let its layers exchange. Weights become meta tensors."""
-        # By parameter and not by name, so that tied weights stay one.
-        cut: dict[nn.Parameter, nn.Parameter] = {}
-        for name, weight in list(model.named_parameters(remove_duplicate=False)):
-            if inner_dim(name) is None:
-                continue
-            if weight not in cut:
-                cut[weight] = nn.Parameter(torch.empty_like(self.part(name, weight), device="meta"))
-            owner, _, last = name.rpartition(".")
-            setattr(model.get_submodule(owner), last, cut[weight])
+        cut_weights(model, self.part)
         products, width, inner = self._products, self._width, Share(self._group(COLUMN))
         for block in model.own_blocks:
             block.attention_norm = self._norm(block.attention_norm)

@@ -8,6 +8,7 @@ from llm_core.model.adapter import CODED_BLOCK, AdaptedModelConfig, layers_of
 from llm_core.optim.config import OptimizerKind
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.cuts import cut_dim
+from llm_core.training.combinations.refusal import refuse_others
 from llm_core.training.config import TrainConfig
 
 
@@ -27,12 +28,7 @@ def check_adapter(
         ("train.kernels", train.kernels, train.kernels if train.kernels != "quack" else "triton"),
         ("train.init_vocab", train.init_vocab, "keep"),
     )
-    for name, value, stands in values:
-        if value != stands:
-            raise ConfigError(
-                f"{name} ({str(value).lower()}) does not go with an adapter; set"
-                f" {name}={str(stands).lower()}, or adapter=none"
-            )
+    refuse_others(values, "an adapter", ", or adapter=none")
     if model.adapter.decomposed:
         check_decomposed(model, train, parallel)
     if model.adapter.base_dtype == "bf16" and train.dtype != "bf16":
@@ -54,16 +50,13 @@ def check_decomposed(
     model: AdaptedModelConfig, train: TrainConfig, parallel: ParallelConfig
 ) -> None:
     """Raises ConfigError where rows of a matrix are not whole numbers on one process."""
-    for name, value, stands in (
+    values = (
         ("parallel.tp", parallel.tp, 1),
         ("adapter.base_codes", model.adapter.base_codes, "none"),
         ("train.preference.kind", train.preference.kind, "none"),
-    ):
-        if value != stands:
-            raise ConfigError(
-                f"{name} ({value}) does not go with adapter.decomposed, which takes lengths of"
-                f" whole rows; set {name}={stands}, or adapter.decomposed=false"
-            )
+    )
+    choice = "adapter.decomposed, which takes lengths of whole rows"
+    refuse_others(values, choice, ", or adapter.decomposed=false")
 
 
 def check_codes(model: AdaptedModelConfig, parallel: ParallelConfig) -> None:

@@ -8,6 +8,7 @@ from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimizerKind
 from llm_core.parallel.config import ParallelConfig
+from llm_core.training.combinations.refusal import refuse_others
 from llm_core.training.config import TrainConfig
 
 
@@ -32,12 +33,7 @@ def check_experts(
         ("train.float8", train.float8, False),
         ("train.kernels", train.kernels, train.kernels if train.kernels != "quack" else "triton"),
     )
-    for name, value, stands in values:
-        if value != stands:
-            raise ConfigError(
-                f"{name} ({str(value).lower()}) does not go with model.experts; set"
-                f" {name}={str(stands).lower()}, or a dense model"
-            )
+    refuse_others(values, "model.experts", ", or a dense model")
     if model.experts is not None and model.experts.bias_rate and parallel.outer.kind != "none":
         raise ConfigError(
             f"model.experts.bias_rate ({model.experts.bias_rate}) moves biases by the load of one"
@@ -45,15 +41,12 @@ def check_experts(
             " exchange them; set model.experts.bias_rate=0 and model.experts.balance_loss"
         )
     if parallel.ep > 1:
-        for name, value, stands in (
+        apart = (
             ("memory.weights_in", memory.weights_in, "device"),
             ("train.gradient_bits", train.gradient_bits, 32),
-        ):
-            if value != stands:
-                raise ConfigError(
-                    f"{name} ({value}) is for weights that FSDP holds, and parallel.ep"
-                    f" ({parallel.ep}) keeps experts apart; set {name}={stands}, or parallel.ep=1"
-                )
+        )
+        choice = f"parallel.ep ({parallel.ep}), which keeps experts apart from what FSDP holds"
+        refuse_others(apart, choice, ", or parallel.ep=1")
     if parallel.splits_backward:
         raise ConfigError(
             "model.experts counts load in one backward pass,"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
 from llm_core.optim.config import OptimizerKind
 from llm_core.parallel.config import ParallelConfig
+from llm_core.training.combinations.refusal import refuse_others
 from llm_core.training.config import TrainConfig
 
 
@@ -35,10 +35,5 @@ def check_grid_settings(
         ("train.compile", train.compile, False),
         ("train.kernels", kernels, "torch" if kernels in ONE_PASS_KERNELS else kernels),
     )
-    for name, value, stands in values:
-        if value != stands:
-            raise ConfigError(
-                f"{name} ({str(value).lower()}) does not go with"
-                f" parallel.tp_kind={parallel.tp_kind}; set {name}={str(stands).lower()}, or"
-                " parallel.tp_kind=1d"
-            )
+    choice = f"parallel.tp_kind={parallel.tp_kind}"
+    refuse_others(values, choice, ", or parallel.tp_kind=1d")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from llm_core.config import ConfigError
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.parallel.config import ParallelConfig
+from llm_core.training.combinations.refusal import refuse_others
 from llm_core.training.config import TrainConfig
 
 
@@ -15,7 +15,7 @@ def check_preference(
     """Raises ConfigError where rows are cut, or the loss is taken in pieces: that of a pair needs
     both of its answers whole."""
     experts = "none" if model.experts is None else str(model.experts.number)
-    for name, value, stands in (
+    values = (
         ("parallel.kind", parallel.kind, "ddp" if parallel.kind == "server" else parallel.kind),
         ("parallel.pp", parallel.pp, 1),
         ("parallel.cp", parallel.cp, 1),
@@ -24,8 +24,5 @@ def check_preference(
         ("memory.loss_chunk_tokens", memory.loss_chunk_tokens, 0),
         ("train.z_loss", train.z_loss, 0.0),
         ("model.experts", experts, "none"),
-    ):
-        if value != stands:
-            raise ConfigError(
-                f"{name} ({value}) does not go with train.preference.kind=dpo; set {name}={stands}"
-            )
+    )
+    refuse_others(values, "train.preference.kind=dpo")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_core.config import ConfigError
-from llm_core.memory.config import NO_SAVINGS, MemoryConfig
+from llm_core.memory.config import NO_SAVINGS
 from llm_core.model.config import ModelConfig
 from llm_core.model.expert_config import ExpertsConfig
 from llm_core.model.experts import SparseFeedForward, router_biases
@@ -21,11 +19,7 @@ from llm_core.model.transformer import Transformer
 from llm_core.optim.average import Average
 from llm_core.optim.balance import Balance, named
 from llm_core.optim.method import Update
-from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.outer import OuterConfig
 from llm_core.planner.cost import flops_per_token
-from llm_core.training.combinations.settings import check_settings
-from llm_core.training.config import TrainConfig
 from llm_core.training.expert_load import load_row
 from tests.support.distributed.problem import Problem
 
@@ -267,65 +261,6 @@ def test_the_row_of_a_step_has_largest_load_over_mean_and_entropy_of_each_layer(
     assert row["expert_entropy"] == pytest.approx([0.9003, math.log(4), 0], abs=5e-5)
 
 
-@pytest.mark.parametrize(
-    ("values", "line"),
-    [
-        ({"top_k": 6}, r"top_k \(6\) must be from 1 to number \(5\)"),
-        ({"top_k": 1}, r"normalised \(true\) makes the only gate"),
-        ({"shared_gate": True}, r"shared_dim \(0\) must be positive"),
-        ({"bias_rate": 0.001}, r"experts.bias_rate \(0.001\) and scale .*score=sigmoid"),
-        ({"normalised": False}, "are neither Mixtral"),
-        ({"score": "sigmoid", "shared_dim": 20}, "are neither Mixtral"),
-        ({"z_loss": -1.0}, r"z_loss \(-1.0\) must be a number of at least 0"),
-    ],
-)
-def test_what_no_model_of_hugging_face_computes_is_refused_in_one_line(
-    values: dict[str, object], line: str
-) -> None:
-    with pytest.raises(ConfigError, match=line):
-        dataclasses.replace(
-            SHAPE,
-            experts=ExpertsConfig(**({"number": 5, "top_k": 2} | values)),  # type: ignore[arg-type]
-        )
-
-
-TRAIN = TrainConfig(num_steps=4, global_batch_sequences=8, micro_batch_sequences=2, seq_len=16)
-
-
-@pytest.mark.parametrize(
-    ("train", "parallel", "memory", "line"),
-    [
-        ({"float8": True, "dtype": "bf16"}, {}, NO_SAVINGS, r"train.float8 \(true\)"),
-        ({}, {}, MemoryConfig("selective"), r"memory.recompute \(selective\).*=full"),
-        ({}, {}, MemoryConfig(ffn_tiles=2), r"memory.ffn_tiles \(2\)"),
-        (
-            {},
-            {"num_processes": 2, "kind": "ddp", "pp": 2, "pp_schedule": "zero_bubble"},
-            NO_SAVINGS,
-            "pp_schedule=zero_bubble takes two",
-        ),
-        (
-            {},
-            {"num_processes": 2, "kind": "ddp", "compress": "powersgd"},
-            NO_SAVINGS,
-            r"parallel.compress \(powersgd\).*=int8",
-        ),
-    ],
-)
-def test_settings_for_dense_feed_forwards_are_refused_with_experts(
-    train: dict[str, object], parallel: dict[str, object], memory: MemoryConfig, line: str
-) -> None:
-    model = dataclasses.replace(SHAPE, dim=32, ffn_dim=32, experts=ExpertsConfig(4, 2))
-    with pytest.raises(ConfigError, match=line):
-        check_settings(
-            model,
-            dataclasses.replace(TRAIN, **train),  # type: ignore[arg-type]
-            ParallelConfig(**parallel),  # type: ignore[arg-type]
-            memory,
-            "adamw",
-        )
-
-
 def test_a_model_in_16_bits_keeps_every_bit_of_a_bias() -> None:
     model = Transformer(Problem(family="glm4_moe").model())
     init_weights(model, 0)
@@ -338,17 +273,6 @@ def test_a_model_in_16_bits_keeps_every_bit_of_a_bias() -> None:
     assert found and all(torch.equal(found[name], expected[name]) for name in expected)
     model.to("meta").to_empty(device="cpu")
     assert {bias.dtype for _, bias in router_biases(model)} == {torch.float32}
-
-
-def test_biases_that_members_do_not_exchange_are_refused(tmp_path: Path) -> None:
-    experts = ExpertsConfig(4, 2, score="sigmoid", bias_rate=0.01)
-    model = dataclasses.replace(SHAPE, dim=32, ffn_dim=32, experts=experts)
-    train = TrainConfig(100, 4, 16, 4)
-    meeting = ParallelConfig(outer=OuterConfig("diloco", folder=tmp_path))
-    with pytest.raises(ConfigError, match=r"bias_rate \(0.01\).*outer.kind \(diloco\)"):
-        check_settings(model, train, meeting, NO_SAVINGS, "adamw")
-    alone = dataclasses.replace(experts, bias_rate=0.0, balance_loss=0.01)
-    check_settings(dataclasses.replace(model, experts=alone), train, meeting, NO_SAVINGS, "adamw")
 
 
 def test_plans_count_the_experts_of_a_token() -> None:
