@@ -20,6 +20,7 @@ from llm_core.huggingface.expert_config import (
     expert_values,
     with_experts,
 )
+from llm_core.huggingface.sparse import sparse_values, without_patterns
 from llm_core.model.config import ModelConfig, RopeScaling
 
 CLASSES = {
@@ -79,7 +80,7 @@ def hugging_face_config(
         "tie_word_embeddings": config.tied_embeddings,
         "torch_dtype": dtype,
         "vocab_size": config.vocab_size,
-    }
+    } | sparse_values(config)
     if config.family == "gpt2":
         dropouts = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
         sizes = {
@@ -136,13 +137,12 @@ def _window_values(config: ModelConfig) -> dict[str, Any]:
         return {"sliding_window": config.window}
     if not config.window:
         return {}
-    layers = range(config.num_layers)
     return {
         "use_sliding_window": True,
         "sliding_window": config.window,
         # For readers that know no list; they have full layers before all others.
         "max_window_layers": len(config.full_layers),
-        "layer_types": [WINDOWED if config.window_of(layer) else FULL for layer in layers],
+        "layer_types": [WINDOWED if one.window else FULL for one in config.patterns],
     }
 
 
@@ -153,6 +153,7 @@ def model_config(found: Any) -> ModelConfig:
             f"a {type(found).__name__} is not a mapping of names to values; give the config.json of"
             " a Hugging Face model"
         )
+    found, attention = without_patterns(found)
     values = {name: value for name, value in found.items() if value is not None}
     if values.get("model_type") in EXPERT_CLASSES and values.get("sliding_window") == 0:
         del values["sliding_window"]  # Qwen 2 writes 0 for no window
@@ -168,7 +169,8 @@ def model_config(found: Any) -> ModelConfig:
         )
     if family == "mistral" and "sliding_window" not in found:
         values["sliding_window"] = MISTRAL_WINDOW
-    return _gpt2_config(values) if family == "gpt2" else _llama_config(family, values)
+    dense = _gpt2_config(values) if family == "gpt2" else _llama_config(family, values)
+    return replace(dense, attention=attention)
 
 
 def _check_values(values: Mapping[str, Any]) -> None:

@@ -96,7 +96,7 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
     config = model.config
     if config.family == "gpt2" or config.experts is not None:
         return False
-    if config.out_bias or config.ffn_bias or config.window:
+    if config.out_bias or config.ffn_bias or config.window or config.attention:
         return False
     shape = _shape(model)
     if shape is None or rows > MAX_ROWS or cache.block_tokens % TILE_TOKENS:
@@ -225,7 +225,7 @@ class RowsView:
         self.cache, self.rows, self.tiles = cache, rows, tiles
         config, device = cache.config, rows.ids_B.device
         self._kernel = None
-        if has_kernel(cache.keys):
+        if cache.slides and has_kernel(cache.keys):
             from llm_core.kernels.paged_attention import PagedAttention
 
             shape = config.num_heads, config.num_kv_heads, config.head_dim, device
@@ -239,12 +239,12 @@ class RowsView:
 
     def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
         cache, rows, tiles = self.cache, self.rows, self.tiles
-        window = cache.config.window_of(layer)
+        pattern = cache.patterns[layer]
         if self._kernel is not None:
             q_BHD, k_BGD, v_BGD = (heads_together(x[:, :, 0]) for x in (q_BHTD, k_BGTD, v_BGTD))
             keys, values = cache.keys.stored[layer], cache.values.stored[layer]
             mixed_BHD = self._kernel(
-                q_BHD, k_BGD, v_BGD, keys, values, rows.tables_BM, rows.lengths_B, window,
+                q_BHD, k_BGD, v_BGD, keys, values, rows.tables_BM, rows.lengths_B, pattern.window,
                 tiles and tiles.tiles_T4,
             )  # fmt: skip
             return mixed_BHD[:, :, None]
@@ -260,4 +260,4 @@ class RowsView:
             numbers.read((layer, blocks)).flatten(1, 2).transpose(1, 2)
             for numbers in (cache.keys, cache.values)
         )
-        return attend_ragged(q_BHTD, k_BGKD, v_BGKD, rows.lengths_B + 1, window)
+        return attend_ragged(q_BHTD, k_BGKD, v_BGKD, rows.lengths_B + 1, pattern)

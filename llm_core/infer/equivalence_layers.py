@@ -55,8 +55,10 @@ def check_layers(
 
 def _alone(model: Transformer, layer: int) -> Transformer:
     """A model of this block alone, in float64, which takes a residual stream for ids."""
-    window = model.config.window_of(layer)
-    config = replace(model.config, num_layers=1, window=window, full_layers=())
+    pattern = model.config.patterns[layer]
+    # Kernels that know windows are checked as they are used.
+    own = (pattern.window, ()) if pattern.sliding is not None else (0, (pattern,))
+    config = replace(model.config, num_layers=1, window=own[0], full_layers=(), attention=own[1])
     with torch.device("meta"):
         alone = Transformer(config)
     block = copy.deepcopy(model.own_blocks[layer]).double()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from llm_core.infer.bursts import Bursts, blocks_for, capture
-from llm_core.infer.cache.tiles import cut, has_tiles, tile_queries
+from llm_core.infer.cache.tiles import cut, tile_queries
 from llm_core.infer.choice.rows import RowChooser, Stream, chooser_fields
 from llm_core.infer.decoders import (
     DecodeRows,
@@ -53,7 +53,7 @@ class FewTokens:
         config, cache = bursts.model.config, bursts.cache
         # Without the kernel each token would copy all blocks of its sequence. On a CPU, where
         # nothing is captured, passes are the same for proofs.
-        serves = bursts.device.type == "cpu" or has_tiles(cache.keys)
+        serves = bursts.device.type == "cpu" or cache.has_tiles
         self.sizes = [size for size in SIZES if serves and size <= config.max_seq_len]
         self._passes: dict[int, _FixedPass] = {}
 

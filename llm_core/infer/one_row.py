@@ -61,8 +61,7 @@ class OneRow:
 
     @functools.cached_property
     def _windows_L(self) -> Any:
-        config = self.model.config
-        return np.array([config.window_of(layer) for layer in range(config.num_layers)])
+        return np.array([pattern.window for pattern in self.model.config.patterns])
 
     @functools.cached_property
     def _head(self) -> tuple[Any, Any]:

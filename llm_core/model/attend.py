@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from llm_core.config import ConfigError
 from llm_core.kernels import flash4
-from llm_core.model.masks import AttentionMask, Pattern, segment_bounds
+from llm_core.model.masks import AttentionMask, segment_bounds
 from llm_core.private_folder import keep_compiled_code_private
 
 # B rows · Q queries · K keys · H heads, of which keys and values may have fewer · D width of a head
@@ -158,7 +158,7 @@ def _compiled_flex() -> Callable[..., Any]:
 def _varlen(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, mask: AttentionMask) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    if mask.columns_Q is not None or mask.pattern != Pattern(window=mask.pattern.window):
+    if mask.columns_Q is not None or mask.pattern.sliding is None:
         raise _refusal("varlen", mask, "whole rows, with or without documents and a window")
     name = ("varlen", *q_BHQD.shape[::2])
     if name not in mask.made:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from llm_core.model.expert_config import ExpertFamily, ExpertsConfig, expert_family
+from llm_core.model.sparse.patterns import Pattern, patterns_of
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3", "gpt2"] | ExpertFamily
 """The Hugging Face class that computes the same logits, as its `model_type`."""
@@ -134,6 +135,10 @@ class ModelConfig:
     """A token attends itself and the window - 1 tokens before it (sliding window). 0: all."""
     full_layers: tuple[int, ...] = ()
     """Layers, from 0, that attend all tokens although there is a window."""
+    attention: tuple[Pattern, ...] | str = field(default=(), metadata=IN_KEY_IF_SET)
+    """Patterns of the tokens that a token attends, in place of a window: layer n has that at n
+    modulo their number; or the name of some, longformer, bigbird, sparse_strided or sparse_fixed
+    (`llm_core.model.sparse.patterns`). (): all tokens, or the window."""
     experts: ExpertsConfig | None = field(default=None, metadata=IN_KEY_IF_SET)
     """Experts in place of each feed-forward; ffn_dim is the inner width of one. None: dense."""
 
@@ -176,24 +181,16 @@ class ModelConfig:
                 f"rope_theta ({self.rope_theta}) must be above 1 for rope_scaling.kind=yarn; Llama"
                 " 2 has 10000"
             )
-        if self.window < 0:
-            raise ConfigError(f"window ({self.window}) must not be negative; 0 attends all tokens")
-        if any(not 0 <= layer < self.num_layers for layer in self.full_layers) or (
-            self.full_layers and not self.window
-        ):
-            raise ConfigError(
-                f"full_layers ({list(self.full_layers)}) must list layers from 0 to"
-                f" {self.num_layers - 1} of a model with a window ({self.window})"
-            )
-        _ = self.family
+        _ = self.patterns, self.family
 
-    def window_of(self, layer: int) -> int:
-        """Tokens that a token of this layer attends, itself included; 0: all."""
-        return 0 if layer in self.full_layers else self.window
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Of each layer: which tokens a token attends."""
+        return patterns_of(self.attention, self.window, self.full_layers, self.num_layers)
 
     @property
     def common_window(self) -> int:
-        """Tokens that a token attends in every layer; 0 where a layer attends all."""
+        """Tokens that a token attends in every layer; 0 where a layer attends others too."""
         return 0 if self.full_layers else self.window
 
     @property
@@ -283,11 +280,9 @@ class ModelConfig:
         """Tokens that attention counts for each token of a row, in the mean over layers, as if it
         were not causal: twice the causal area, which a window of w narrows from n² / 2 to
         w n - w² / 2."""
-        if not 0 < self.window < seq_len:
-            return seq_len
-        windowed = self.window * (2 - self.window / seq_len)
-        whole = len(set(self.full_layers)) / self.num_layers
-        return whole * seq_len + (1 - whole) * windowed
+        from llm_core.model.sparse.pairs import attended_tokens
+
+        return sum(attended_tokens(one, seq_len) for one in self.patterns) / self.num_layers
 
     def training_flops_per_token(self, attended_tokens: float, causal: bool = False) -> float:
         """FLOPs of forward and backward per token, 2 per multiply-add.

@@ -2,18 +2,15 @@
 it needs.
 
 A mask is causal, keeps documents of a packed row apart where it knows them (Krell et al. 2021,
-"Efficient Sequence Packing without Cross-contamination"), and may be sparse: a sliding window
-(Longformer, Beltagy et al. 2020, section 3.1), a window with global tokens (ibid.; causal queries
-of global tokens see all before them anyhow), or blocks that see only themselves (Child et al.
-2019).
+"Efficient Sequence Packing without Cross-contamination"), and may be sparse, by a pattern
+(`llm_core.model.sparse.patterns`).
 
 The rule is written once, as a function of index tensors: over broadcast ranges it gives the dense
 mask, and FlexAttention compiles it. Distances are counted in columns of the row, global tokens and
 blocks from the start of each document.
 
-Cost: the dense mask takes rows x queries x keys bytes; it is made once per batch, not once per
-layer. Left out: patterns that differ from head to head or layer to layer, and attention to later
-tokens.
+Cost: the dense mask takes rows x queries x keys bytes; it is made once per batch and pattern, not
+once per layer. Left out: attention to later tokens.
 """
 
 from __future__ import annotations
@@ -26,42 +23,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_core.config import ConfigError
+from llm_core.model.sparse.pairs import areas
+from llm_core.model.sparse.patterns import ALL, Pattern, attended
 
 # B rows · Q queries · K keys: columns of a row of which the queries may be a part · S segments:
 # documents of all rows
 
 MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(row, head, query, key) indices → whether the query may attend; as FlexAttention's `mask_mod`."""
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """The causal keys that a query attends; all of them when every field is 0."""
-
-    window: int = 0
-    """The query's own token and the window - 1 before it."""
-    num_global: int = 0
-    """First tokens of each document, which all of its queries attend besides the window."""
-    block: int = 0
-    """Tokens of a block; a query attends those of its own block."""
-
-    def __post_init__(self) -> None:
-        for name in ("window", "num_global", "block"):
-            if getattr(self, name) < 0:
-                raise ConfigError(
-                    f"{name} ({getattr(self, name)}) must not be negative; 0 turns it off"
-                )
-        if self.window and self.block:
-            raise ConfigError(
-                f"window ({self.window}) and block ({self.block}) exclude each other; set one of"
-                " them to 0"
-            )
-        if self.num_global and not self.window:
-            raise ConfigError(
-                f"num_global ({self.num_global}) adds to a window, which is 0; give a window, or 0"
-                " global tokens"
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +43,7 @@ class AttentionMask:
     same tokens.
     """
 
-    pattern: Pattern = Pattern()
+    pattern: Pattern = ALL
     documents_BK: Tensor | None = None
     columns_Q: Tensor | None = None
     made: dict[tuple[object, ...], object] = field(default_factory=dict, repr=False)
@@ -83,7 +52,7 @@ class AttentionMask:
     @property
     def is_plainly_causal(self) -> bool:
         """Whether kernels with a causal switch need nothing else."""
-        return self.pattern == Pattern() and self.documents_BK is None and self.columns_Q is None
+        return self.pattern == ALL and self.documents_BK is None and self.columns_Q is None
 
     def rule(self) -> MaskRule:
         """Whether a query, counted among the queries, may attend a key."""
@@ -97,16 +66,8 @@ class AttentionMask:
             if documents_BK is not None and positions_BK is not None:
                 allowed = allowed & (documents_BK[row, column] == documents_BK[row, key])
                 query_position, key_position = positions_BK[row, column], positions_BK[row, key]
-            if pattern.window:
-                near = column - key < pattern.window
-                allowed = allowed & (
-                    near | (key_position < pattern.num_global) if pattern.num_global else near
-                )
-            if pattern.block:
-                allowed = allowed & (
-                    query_position // pattern.block == key_position // pattern.block
-                )
-            return allowed
+            named = attended(pattern, query_position, key_position)
+            return allowed if named is None else allowed & named
 
         return may_attend
 
@@ -149,12 +110,5 @@ def causal_pairs(pattern: Pattern, documents_BT: Tensor) -> Tensor:
     As areas, not counts: a document of n tokens that is attended whole has n² / 2 pairs, the
     convention of FLOPs.
     """
-    # Those before it and half of itself, which makes n² / 2 of n tokens.
-    before_BT = restarting_positions(documents_BT).double() + 0.5
-    if pattern.block:
-        before_BT %= pattern.block
-    elif pattern.window:
-        before_BT = before_BT.clamp(max=pattern.window) + (before_BT - pattern.window).clamp(
-            0, pattern.num_global
-        )
-    return (before_BT * (documents_BT >= 0)).sum()
+    areas_T = torch.from_numpy(areas(pattern, documents_BT.shape[1])).to(documents_BT.device)
+    return (areas_T[restarting_positions(documents_BT)] * (documents_BT >= 0)).sum()

@@ -20,7 +20,7 @@ from llm_core.model.experts import SparseFeedForward
 from llm_core.model.feed_forward import GELU, FeedForward, SwiGLU
 from llm_core.model.lora import add_factors
 from llm_core.model.loss import HeadLoss, whole_head_loss
-from llm_core.model.masks import CAUSAL, AttentionMask, Pattern, restarting_positions
+from llm_core.model.masks import CAUSAL, AttentionMask, restarting_positions
 from llm_core.model.noise import uniform
 from llm_core.model.norm import AddNorm, add_then_norm, make_norm
 from llm_core.model.rope import rope_tables
@@ -100,7 +100,7 @@ class Transformer(nn.Module):
         super().__init__()
         assert config.vocab_size > 0, "vocab_size must be resolved before a model is built"
         self.config = config
-        self.pattern = Pattern(window=config.window)
+        self.patterns = config.patterns
         self.stream_pieces = 1
         self.stream_dtype: torch.dtype | None = None
         self.noise_scale = 0.0
@@ -139,10 +139,14 @@ class Transformer(nn.Module):
         documents_BK: which document of its row each token belongs to; they do not attend each
         other. None: one per row. counted_BT: which tokens count in the balance of experts.
         noise_BT: keys of the noise on their embeddings (`llm_core.model.noise`). Raises ConfigError
-        for a cache where a pattern or documents narrow what a token attends.
+        for a cache where documents narrow what a token attends.
         """
-        if cache is not None:
-            self._check_cached(documents_BK)
+        if cache is not None and documents_BK is not None:
+            # It has keys and values of earlier tokens, and says itself who attends them.
+            raise ConfigError(
+                "with a cache a token attends those before it that the model's config says, but"
+                " documents_BK keeps documents apart; pass whole sequences without a cache"
+            )
         if positions_BT is None:
             if documents_BK is None:
                 num_tokens = ids_BT.shape[1] * (self.stream_pieces if self.embedding is None else 1)
@@ -161,12 +165,11 @@ class Transformer(nn.Module):
             x_BTD = x_BTD + self._into_stream(self.positions(positions_BT))
         if cache is not None:
             return self._through_cache(x_BTD, rope, cache)
-        windowed, whole = (AttentionMask(p, documents_BK) for p in (self.pattern, Pattern()))
-        full_layers = self.config.full_layers
+        masks = {pattern: AttentionMask(pattern, documents_BK) for pattern in set(self.patterns)}
         counted = () if counted_BT is None else (counted_BT,)
-        for layer, block in enumerate(self.blocks):
+        for pattern, block in zip(self.patterns, self.blocks, strict=True):
             if block is not None:
-                x_BTD = block(x_BTD, rope, whole if layer in full_layers else windowed, *counted)
+                x_BTD = block(x_BTD, rope, masks[pattern], *counted)
         return self.norm(x_BTD) if self.norm is not None else x_BTD
 
     def _through_cache(
@@ -181,17 +184,6 @@ class Transformer(nn.Module):
             x_BTD, normed_BTD = block.add_norm(x_BTD, attended_BTD, block.ffn_norm)
             x_BTD, normed_BTD = block.add_norm(x_BTD, block.ffn(normed_BTD), norm)
         return normed_BTD
-
-    def _check_cached(self, documents_BK: Tensor | None) -> None:
-        # A cache has keys and values of earlier tokens, and says itself who attends them.
-        is_sparse = self.pattern != Pattern(window=self.config.window)
-        if is_sparse or documents_BK is not None:
-            pattern = f"model.pattern is {self.pattern}"
-            narrowed = pattern if is_sparse else "documents_BK keeps documents apart"
-            raise ConfigError(
-                "with a cache a token attends all before it, or those of the window in the"
-                f" model's config, but {narrowed}; pass whole sequences without a cache"
-            )
 
     def _into_stream(self, x_BTD: Tensor) -> Tensor:
         # Each before they are added: FSDP gives both in 16 bits, and sums of other numbers would

@@ -22,6 +22,7 @@ from typing import Literal, get_args
 
 from llm_core.infer.config import EngineConfig
 from llm_core.model.config import ModelConfig
+from llm_core.model.sparse.pairs import num_keys
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.weights import Shape, block_shapes, weights_outside
 
@@ -112,9 +113,7 @@ class Served:
     ) -> tuple[float, Literal["memory", "products"]]:
         """(tokens per second of all sequences, what bounds them), `context` tokens behind each."""
         model = self.model
-        attended = sum(
-            min(context, model.window_of(layer) or context) for layer in range(model.num_layers)
-        )
+        attended = sum(int(num_keys(pattern, context)[-1]) for pattern in model.patterns)
         keys = cache_bytes_per_token(model, self.cache) / model.num_layers * attended
         flops = 2 * model.matmul_parameters() + 4 * model.attention_dim * attended
         moved = read_bytes(model, self.weights) + num_sequences * keys

@@ -29,7 +29,7 @@ from llm_core.config import ConfigError
 from llm_core.json_files import UnreadableJson, dump_json, read_json
 from llm_core.kernels import flash4
 from llm_core.model.attend import attend, prepare_backend
-from llm_core.model.masks import AttentionMask, Pattern
+from llm_core.model.masks import AttentionMask
 from llm_core.model.operations import apply_kernels, check_kernels
 from llm_core.model.precision import HALF_DTYPES, autocast
 from llm_core.model.transformer import Block
@@ -38,7 +38,7 @@ from llm_core.printing import note
 from llm_core.private_folder import cache_folder
 from llm_core.training.run_config import RunConfig
 
-ATTENTION, KERNELS = ("sdpa", "cudnn", "fa4", "varlen"), ("torch", "triton", "quack")
+ATTENTION, KERNELS = ("sdpa", "cudnn", "fa4", "varlen", "flex"), ("torch", "triton", "quack")
 """Candidates; the others are compared with the first, the plain one."""
 EXTRAS = {
     "fa4": ("flash-attn-4", "textmill[fa4]"),
@@ -94,6 +94,8 @@ def _goes(config: RunConfig, name: str, candidate: str) -> bool:
         _with(config, {name: candidate})
     except ConfigError:
         return False
+    if candidate == "flex":  # takes a while to compile, and is faster where much is masked alone
+        return bool(config.model.attention)
     return candidate != "varlen" or config.train.data.mask_documents
 
 
@@ -189,7 +191,7 @@ def _attentions(
         inputs = [x.detach().requires_grad_() for x in (q, *shared)]
 
         def both() -> list[Tensor]:
-            mask = AttentionMask(Pattern(window=model.window), documents)
+            mask = AttentionMask(max(model.patterns, key=model.patterns.count), documents)
             mixed = attend(inputs[0], inputs[1], inputs[2], mask, backend)
             dq, *by_heads = torch.autograd.grad(mixed, inputs, q)
             return [mixed, dq, *(x.unflatten(1, (-1, own)).sum(2) for x in by_heads)]

@@ -25,7 +25,8 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -35,7 +36,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from llm_core.data.batch import Batch
-from llm_core.model.masks import Pattern, causal_pairs
+from llm_core.model.masks import causal_pairs
+from llm_core.model.sparse.patterns import Pattern
 from llm_core.parallel.ranks import Ranks
 from llm_core.profiling.roofline import best_time
 from llm_core.training.run_config import RunConfig
@@ -78,17 +80,16 @@ class StepClock:
         self._waited_s += time.perf_counter() - began
         return found
 
-    def see(self, batch: Batch, pattern: Pattern) -> None:
-        """Count what attends in a batch of this process, by the pattern of the model."""
+    def see(self, batch: Batch, patterns: Sequence[Pattern]) -> None:
+        """Count what attends in a batch of this process, by the patterns of the model's layers."""
         documents_BT = batch.documents_BT
         rows, tokens = batch.ids_BT.shape
-        model, times = self.config.model, 1
+        times = 1
         if documents_BT is None:
             documents_BT, times = torch.zeros(1, tokens, dtype=torch.int32), rows
-        pairs = causal_pairs(pattern, documents_BT)
-        if whole := len(set(model.full_layers)) / model.num_layers:
-            pairs += whole * (causal_pairs(Pattern(), documents_BT) - pairs)
-        self._pairs += times * pairs
+        for pattern, layers in Counter(patterns).items():
+            share = layers / len(patterns)
+            self._pairs += times * share * causal_pairs(pattern, documents_BT)
         self._tokens += rows * tokens
 
     def row(self, step: int, num_steps: int) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class Trainer:
     def train_step(self, index: int, lr: float) -> Tensor:
         """One update from global batch `index`, with the report of `step.train_step`."""
         batch = self.clock.wait_for(lambda: self.batches(index))
-        self.clock.see(batch, self.layout.bare.pattern)
+        self.clock.see(batch, self.layout.bare.patterns)
         if self.outer:
             self.outer.note(count_targets(batch.targets_BT))
         if worker := self._worker:

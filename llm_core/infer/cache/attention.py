@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from llm_core.model.sparse.patterns import ALL, Pattern, attended
+
 # B rows · H query heads · G key/value heads · R query heads that share one · Q queries of this pass
 # K keys, those of this pass included · D width of a head
 
@@ -36,10 +38,11 @@ def any_length() -> contextlib.AbstractContextManager[None]:
     return sdpa_kernel(PLAIN_KERNELS)
 
 
-def attend_keys(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, window: int = 0) -> Tensor:
-    """mixed_BHQD of rows that have all K keys. window: as in `llm_core.model.masks.Pattern`."""
+def attend_keys(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, pattern: Pattern = ALL) -> Tensor:
+    """mixed_BHQD of rows that have all K keys; of a sliding window, those that it needs."""
     queries, keys = q_BHQD.shape[2], k_BGKD.shape[2]
-    if not 0 < window < keys:
+    window = pattern.sliding
+    if window is not None and not 0 < window < keys:
         if queries == 1:
             return attend_masked(q_BHQD, k_BGKD, v_BGKD, None)
         if queries == keys:
@@ -51,30 +54,33 @@ def attend_keys(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, window: int = 0)
         first = max(0, last - (end - begin) + 1 - window) if window else 0
         key_K = torch.arange(first, last, device=q_BHQD.device)
         place_Q1 = key_K[-(end - begin) :, None]
-        allowed_QK = key_K <= place_Q1
-        if window:
-            allowed_QK &= key_K > place_Q1 - window
+        allowed_QK = (key_K <= place_Q1) & named(pattern, place_Q1, key_K)
         part = k_BGKD[:, :, first:last], v_BGKD[:, :, first:last]
         mixed.append(attend_masked(q_BHQD[:, :, begin:end], *part, allowed_QK))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
 
 
 def attend_ragged(
-    q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, lengths_B: Tensor, window: int = 0
+    q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, lengths_B: Tensor, pattern: Pattern = ALL
 ) -> Tensor:
     """mixed_BHQD of rows of which row b has lengths_B[b] keys, the last Q for these queries."""
-    allowed_B1QK = ragged_mask(lengths_B, q_BHQD.shape[2], k_BGKD.shape[2], window)
+    allowed_B1QK = ragged_mask(lengths_B, q_BHQD.shape[2], k_BGKD.shape[2], pattern)
     return attend_masked(q_BHQD, k_BGKD, v_BGKD, allowed_B1QK)
 
 
-def ragged_mask(lengths_B: Tensor, queries: int, keys: int, window: int = 0) -> Tensor:
+def ragged_mask(lengths_B: Tensor, queries: int, keys: int, pattern: Pattern = ALL) -> Tensor:
     """allowed_B1QK of `attend_ragged`."""
     key_K = torch.arange(keys, device=lengths_B.device)
     place_BQ = lengths_B[:, None] - queries + torch.arange(queries, device=lengths_B.device)
     allowed_BQK = key_K <= place_BQ[..., None]
-    if window:
-        allowed_BQK &= key_K > place_BQ[..., None] - window
-    return allowed_BQK[:, None]
+    return (allowed_BQK & named(pattern, place_BQ[..., None], key_K))[:, None]
+
+
+def named(pattern: Pattern, place_Q1: Tensor, key_K: Tensor) -> Tensor | bool:
+    """Whether the pattern names a key, by places that begin with the sequence; a sliding window
+    goes by their distance, whatever they begin with."""
+    found: Tensor | None = attended(pattern, place_Q1, key_K)
+    return True if found is None else found
 
 
 def attend_masked(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, allowed: Tensor | None) -> Tensor:

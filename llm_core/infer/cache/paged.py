@@ -24,6 +24,7 @@ from llm_core.infer.cache.rounding import Numbers
 from llm_core.infer.cache.tiles import cut, has_tiles, heads_together, tile_queries
 from llm_core.infer.cpu.few_rows import attend_blocks, is_for_one_thread
 from llm_core.model.config import ModelConfig
+from llm_core.model.sparse.patterns import Pattern
 
 # N tokens of the pass, of all sequences · S sequences · M most blocks of a sequence
 # H query heads · G key/value heads · K keys of a sequence · D width of a head
@@ -175,12 +176,15 @@ class PagedCache:
         self.config, self.num_blocks, self.block_tokens = config, num_blocks, block_tokens
         shape = config.num_layers, num_blocks, block_tokens, config.num_kv_heads, config.head_dim
         self.keys, self.values = (Numbers(shape, dtype, device, int8) for _ in range(2))
-        self.has_tiles = has_tiles(self.keys)
+        self.patterns = config.patterns
+        self.slides = not config.attention
+        """Whether layers attend all tokens or a window, as kernels do."""
+        self.has_tiles = self.slides and has_tiles(self.keys)
         """Whether a pass attends in one kernel."""
         self._pass: Pass | None = None
         self._tiled: _TiledPass | None = None
-        # By window and by sequence: the same in all layers of a pass.
-        self._masks: dict[int, Tensor] = {}
+        # By pattern and by sequence: the same in all layers of a pass.
+        self._masks: dict[Pattern, Tensor] = {}
         self._blocks: dict[int, Tensor] = {}
 
     @property
@@ -205,27 +209,27 @@ class PagedCache:
             x[0] if len(x) == 1 else x.transpose(0, 1).flatten(1, 2)
             for x in (q_BHTD, k_BGTD, v_BGTD)
         )
-        window = self.config.window_of(layer)
+        pattern = self.patterns[layer]
         if self.has_tiles and not coming.is_whole:
             if self._tiled is None:
                 self._tiled = _TiledPass(coming, len(q_HND), len(k_GND), q_HND.shape[2])
             stored = self.keys.stored[layer], self.values.stored[layer]
-            mixed_1HND = self._tiled.attend(q_HND, k_GND, v_GND, *stored, window)
+            mixed_1HND = self._tiled.attend(q_HND, k_GND, v_GND, *stored, pattern.window)
             return self._in_rows(mixed_1HND, len(q_BHTD))
         if coming.is_decode and self.is_small(coming):
             q_NHD, k_NGD, v_NGD = (x.transpose(0, 1) for x in (q_HND, k_GND, v_GND))
             stored = self.keys.stored[layer], self.values.stored[layer]
             which = coming.tables_SM, coming.lengths_S
-            mixed_NHD = attend_blocks(q_NHD, k_NGD, v_NGD, *stored, *which, window)
+            mixed_NHD = attend_blocks(q_NHD, k_NGD, v_NGD, *stored, *which, pattern.window)
             return self._in_rows(mixed_NHD.transpose(0, 1)[None], len(q_BHTD))
         self.keys.write_slots(layer, coming.slots_N, k_GND.transpose(0, 1))
         self.values.write_slots(layer, coming.slots_N, v_GND.transpose(0, 1))
         if coming.is_even_decode and not self._has_views(coming):
             # To the order of a batch and back: tokens are its rows.
-            mixed_SHQD = self._decode(layer, q_HND.transpose(0, 1)[:, :, None], coming, window)
+            mixed_SHQD = self._decode(layer, q_HND.transpose(0, 1)[:, :, None], coming, pattern)
             mixed_1HND = mixed_SHQD[:, :, 0].transpose(0, 1)[None]
         else:
-            mixed_1HND = self._each(layer, q_HND, k_GND, v_GND, coming, window)
+            mixed_1HND = self._each(layer, q_HND, k_GND, v_GND, coming, pattern)
         return self._in_rows(mixed_1HND, len(q_BHTD))
 
     @staticmethod
@@ -235,7 +239,13 @@ class PagedCache:
         return mixed_1HND[0].unflatten(1, (rows, -1)).transpose(0, 1)
 
     def _each(
-        self, layer: int, q_HND: Tensor, k_GND: Tensor, v_GND: Tensor, coming: Pass, window: int
+        self,
+        layer: int,
+        q_HND: Tensor,
+        k_GND: Tensor,
+        v_GND: Tensor,
+        coming: Pass,
+        pattern: Pattern,
     ) -> Tensor:
         """One sequence after another, mixed_1HND."""
         mixed = []
@@ -245,10 +255,10 @@ class PagedCache:
                 k_1GKD, v_1GKD = k_GND[None, :, new], v_GND[None, :, new]  # as they are stored
             else:
                 k_1GKD, v_1GKD = (self._read(x, layer, span) for x in (self.keys, self.values))
-            mixed.append(attend_keys(q_HND[None, :, new], k_1GKD, v_1GKD, window))
+            mixed.append(attend_keys(q_HND[None, :, new], k_1GKD, v_1GKD, pattern))
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
 
-    def _decode(self, layer: int, q_SHQD: Tensor, coming: Pass, window: int) -> Tensor:
+    def _decode(self, layer: int, q_SHQD: Tensor, coming: Pass, pattern: Pattern) -> Tensor:
         """Sequences of one query each at once: their blocks are copied together."""
         blocks = coming.tables_SM.flatten()
         shape = len(coming.spans), -1, *self.keys.stored.shape[-2:]
@@ -256,15 +266,15 @@ class PagedCache:
             numbers.read_blocks(layer, blocks).view(shape).transpose(1, 2)
             for numbers in (self.keys, self.values)
         )
-        if window not in self._masks:
-            self._masks[window] = ragged_mask(coming.lengths_S, 1, k_SGKD.shape[2], window)
-        return attend_masked(q_SHQD, k_SGKD, v_SGKD, self._masks[window])
+        if pattern not in self._masks:
+            self._masks[pattern] = ragged_mask(coming.lengths_S, 1, k_SGKD.shape[2], pattern)
+        return attend_masked(q_SHQD, k_SGKD, v_SGKD, self._masks[pattern])
 
     def is_small(self, coming: Pass) -> bool:
         """Whether a kernel of one thread reads what a decode attends where it lies."""
         stored = self.keys.stored
         is_plain = stored.device.type == "cpu" and stored.dtype == torch.float32
-        if not is_plain or torch.is_grad_enabled():
+        if not (is_plain and self.slides) or torch.is_grad_enabled():
             return False
         num_keys = sum(span.length for span in coming.spans)
         return is_for_one_thread(2 * num_keys * stored[0, 0, 0].nbytes)

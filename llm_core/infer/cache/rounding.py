@@ -109,4 +109,4 @@ class RoundedKeys:
 
     def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
         k_BGTD, v_BGTD = (from_int8(*to_int8(x), x.dtype) for x in (k_BGTD, v_BGTD))
-        return attend_keys(q_BHTD, k_BGTD, v_BGTD, self.config.window_of(layer))
+        return attend_keys(q_BHTD, k_BGTD, v_BGTD, self.config.patterns[layer])

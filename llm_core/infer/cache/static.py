@@ -65,7 +65,7 @@ class StaticCache:
         device: torch.device | str = "cpu",
         int8: bool = False,
     ) -> None:
-        self.config, self.capacity = config, capacity
+        self.config, self.patterns, self.capacity = config, config.patterns, capacity
         shape = config.num_layers, rows, config.num_kv_heads, capacity, config.head_dim
         self.keys, self.values = (Numbers(shape, dtype, device, int8) for _ in range(2))
         self.lengths_B = torch.zeros(rows, dtype=torch.int32, device=device)
@@ -103,7 +103,7 @@ class StaticCache:
 
     def fork(self, rows: Sequence[int]) -> StaticCache:
         twin = StaticCache.__new__(type(self))
-        twin.config, twin.capacity = self.config, self.capacity
+        twin.config, twin.patterns, twin.capacity = self.config, self.patterns, self.capacity
         twin.keys, twin.values = self.keys.take(1, rows), self.values.take(1, rows)
         twin._lengths = [self._lengths[row] for row in rows]
         twin.lengths_B = self.lengths_B[list(rows)]
@@ -131,11 +131,11 @@ class StaticCache:
         self.values.write(ragged, v_BGTD.transpose(1, 2))
 
     def _mix(self, layer: int, q_BHTD: Tensor) -> Tensor:
-        new, window = q_BHTD.shape[2], self.config.window_of(layer)
+        new, pattern = q_BHTD.shape[2], self.patterns[layer]
         k_BGKD, v_BGKD = self._read(layer, max(self._lengths) + new)
         if self._is_even:
-            return attend_keys(q_BHTD, k_BGKD, v_BGKD, window)
-        return attend_ragged(q_BHTD, k_BGKD, v_BGKD, self.lengths_B + new, window)
+            return attend_keys(q_BHTD, k_BGKD, v_BGKD, pattern)
+        return attend_ragged(q_BHTD, k_BGKD, v_BGKD, self.lengths_B + new, pattern)
 
     def _read(self, layer: int, end: int) -> tuple[Tensor, Tensor]:
         place = layer, slice(None), slice(None), slice(0, end)

@@ -121,7 +121,7 @@ def may_meet(mask: AttentionMask, queries: range, keys: range) -> bool:
     """Whether some query may attend some key, as far as their columns tell."""
     if keys[0] > queries[-1]:
         return False
-    reach = mask.pattern.window or mask.pattern.block
+    reach = mask.pattern.reach
     if reach and queries[0] - keys[-1] >= reach:
         # Global tokens are the first of each document, and where documents begin is not known here.
         return mask.pattern.num_global > (0 if mask.documents_BK is not None else keys[0])

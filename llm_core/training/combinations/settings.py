@@ -51,7 +51,7 @@ def check_settings(
     if parallel.tp_kind != "1d":
         check_grid_settings(model, train, parallel, memory, optimizer)
     check_gradients(train, parallel, memory)
-    check_attention(train, parallel)
+    check_attention(model, train, parallel)
     if train.kernels in ONE_PASS_KERNELS and model.ffn != "swiglu":
         raise ConfigError(
             f"train.kernels ({train.kernels}) compute SwiGLU, model.ffn is {model.ffn}; set"
@@ -154,7 +154,7 @@ def check_gradients(train: TrainConfig, parallel: ParallelConfig, memory: Memory
         )
 
 
-def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
+def check_attention(model: ModelConfig, train: TrainConfig, parallel: ParallelConfig) -> None:
     """Raises ConfigError where the attention kernel does not take this run's numbers and masks."""
     kernel, causal_only = train.attention, ("cudnn", "flash", "fa3", "fa4")
     if kernel in (*causal_only, "varlen") and train.dtype == "fp32":
@@ -166,6 +166,11 @@ def check_attention(train: TrainConfig, parallel: ParallelConfig) -> None:
         raise ConfigError(
             f"train.attention ({kernel}) cannot keep documents apart (mask_documents is true); use"
             " varlen or flex"
+        )
+    if kernel in (*causal_only, "varlen") and model.attention:
+        raise ConfigError(
+            f"train.attention ({kernel}) takes whole rows or a window, model.attention names"
+            " patterns; use auto, flex or sdpa"
         )
     if kernel in (*causal_only, "varlen") and parallel.cp > 1 and parallel.cp_kind == "all_gather":
         raise ConfigError(

@@ -29,7 +29,7 @@ def test_windows_are_read_as_transformers_reads_them() -> None:
         ours = model_config(values | {"model_type": family} | more)
         theirs = AutoConfig.for_model(family, **(values | more))
         kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 4
-        assert [ours.window_of(layer) or None for layer in range(4)] == [
+        assert [one.window or None for one in ours.patterns] == [
             theirs.sliding_window if kind == "sliding_attention" else None for kind in kinds
         ]
     with pytest.raises(ConfigError, match=r"layer_types .* must name"):

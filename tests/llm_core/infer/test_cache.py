@@ -8,10 +8,6 @@ import torch
 from llm_core.config import ConfigError
 from llm_core.infer.cache.rows import decode, paged_cache, prefill, static_cache
 from llm_core.infer.cache.static import CacheOverflow
-from llm_core.infer.choice.sampling import SamplingParams
-from llm_core.infer.equivalence import check_cache
-from llm_core.infer.generation import generate
-from llm_core.model.masks import Pattern
 from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model, random_ids
 
@@ -41,27 +37,6 @@ def test_several_tokens_after_a_prefix_match_full_forward() -> None:
                 model(torch.tensor([ids[begin:end]]), cache.positions(end - begin), cache)[0]
             )
     assert (torch.cat(pieces) - full_TV).abs().max() <= 1e-10
-
-
-@pytest.mark.parametrize(
-    "pattern", [Pattern(window=4), Pattern(window=4, num_global=1), Pattern(block=4)]
-)
-def test_a_cached_pass_of_a_model_with_a_pattern_is_refused(pattern: Pattern) -> None:
-    model, ids = make_model(), random_ids(12, seed=0)
-    model.pattern = pattern
-    for cached_pass in (
-        lambda: generate(model, [ids], SamplingParams(), 2),
-        lambda: check_cache(model, [], len(ids), seed=0),
-        lambda: model(torch.tensor([ids]), cache=static_cache(model, [len(ids)], 0)),
-    ):
-        with pytest.raises(
-            ConfigError,
-            match=(
-                r"a token attends all before it.*but model.pattern is Pattern\(.*without a"
-                r" cache"
-            ),
-        ):
-            cached_pass()
 
 
 def test_a_cached_pass_over_documents_of_one_row_is_refused() -> None:

@@ -14,11 +14,11 @@ from llm_core.model import attend as attend_module
 from llm_core.model.attend import attend, prepare_backend
 from llm_core.model.masks import (
     AttentionMask,
-    Pattern,
     causal_pairs,
     restarting_positions,
     segment_bounds,
 )
+from llm_core.model.sparse.patterns import Pattern, drawn_blocks
 from llm_core.model.transformer import Transformer
 from tests.support.engine.attention_patterns import PATTERNS
 from tests.support.engine.small_runs import MODEL
@@ -46,19 +46,21 @@ def numbers(seed: int, batch: int, heads: int, tokens: int) -> Tensor:
 def attended_by_hand(pattern: Pattern, documents: list[int], query: int) -> list[int]:
     """Keys of a query, said once more in plain loops."""
     start = documents.index(documents[query])
-    if pattern.window:
-        return [
-            k
-            for k in range(start, query + 1)
-            if query - k < pattern.window or k - start < pattern.num_global
-        ]
+    if pattern == Pattern():
+        return list(range(start, query + 1))
+    keys = {start + n for n in range(pattern.num_global)}
+    keys |= {query - n * pattern.dilation for n in range(pattern.window)}
+    if pattern.stride:
+        keys |= set(range(query, start - 1, -pattern.stride))
     if pattern.block:
-        return [
-            k
-            for k in range(start, query + 1)
-            if (query - start) // pattern.block == (k - start) // pattern.block
-        ]
-    return list(range(start, query + 1))
+        own = (query - start) // pattern.block
+        blocks = [*range(max(0, own - pattern.blocks_before), own + 1)]
+        blocks += drawn_blocks(pattern, own)
+        for block in range(own + 1):
+            begin = start + block * pattern.block
+            first = 0 if block in blocks else pattern.block - pattern.summary
+            keys |= set(range(begin + first, begin + pattern.block))
+    return sorted(key for key in keys if start <= key <= query)
 
 
 @settings(deadline=None, max_examples=60)
@@ -161,8 +163,8 @@ def test_masks_that_a_kernel_cannot_take_and_kernels_that_are_not_there_are_refu
         prepare_backend("fa3", torch.device("cpu"))
     with pytest.raises(ConfigError, match="soft.*one of"):
         prepare_backend("soft", torch.device("cpu"))
-    for wrong in ({"window": -1}, {"window": 2, "block": 2}, {"num_global": 1}):
-        with pytest.raises(ConfigError):
+    for wrong in ({"window": -1}, {"num_global": 1}, {"dilation": 2}, {"summary": 1}, {"seed": 1}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
             Pattern(**wrong)
 
 
@@ -193,7 +195,12 @@ def test_a_package_whose_backward_fails_is_refused_before_training(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "pattern", [Pattern(), Pattern(window=50), Pattern(window=50, num_global=4), Pattern(block=64)]
+    "pattern",
+    [
+        *(Pattern(), Pattern(window=50), Pattern(window=50, num_global=4), Pattern(block=64)),
+        Pattern(window=9, dilation=3, stride=37),
+        Pattern(block=32, blocks_before=1, num_global=5, summary=3, random_blocks=2, seed=1),
+    ],
 )
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(
@@ -226,7 +233,7 @@ def test_cuda_kernels_give_the_values_and_gradients_of_the_reference(
             )
         except ConfigError:
             assert name in ("flash", "cudnn", *PACKAGES) or (
-                name == "varlen" and (pattern.block or pattern.num_global)
+                name == "varlen" and pattern.sliding is None
             )
             return
         found.append(
@@ -251,7 +258,7 @@ def test_a_transformer_without_its_ends_hands_the_residual_stream_on() -> None:
 
 
 @given(PATTERNS, st.lists(st.integers(1, 12), min_size=1, max_size=4))
-def test_pairs_are_those_that_the_mask_allows_but_for_half_a_token_of_each_query(
+def test_pairs_are_those_that_the_mask_allows_but_for_half_of_one_where_all_are_attended(
     pattern: Pattern, lengths: list[int]
 ) -> None:
     documents = documents_of(lengths)
@@ -260,7 +267,12 @@ def test_pairs_are_those_that_the_mask_allows_but_for_half_a_token_of_each_query
         .dense(sum(lengths), sum(lengths), torch.device("cpu"))
         .sum()
     )
-    assert 0 <= allowed - float(causal_pairs(pattern, documents)) <= sum(lengths) / 2
+    whole = sum(
+        len(attended_by_hand(pattern, documents[0].tolist(), query))
+        == query - documents[0].tolist().index(documents[0, query]) + 1
+        for query in range(sum(lengths))
+    )
+    assert float(causal_pairs(pattern, documents)) == allowed - whole / 2
     assert float(causal_pairs(Pattern(), documents)) == sum(length**2 for length in lengths) / 2
     padded = torch.cat([documents, torch.full((1, 5), -1)], dim=1)
     assert float(causal_pairs(pattern, padded)) == float(causal_pairs(pattern, documents))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
-from llm_core.model.masks import AttentionMask, Pattern
+from llm_core.model.masks import AttentionMask
+from llm_core.model.sparse.patterns import Pattern
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.planner.cost import flops_per_token, plan_headline, training_speed
@@ -31,8 +32,8 @@ def test_attention_counts_the_pairs_of_each_layers_mask(
 ) -> None:
     model = dataclasses.replace(MODEL, window=window, full_layers=tuple(full_layers))
     area = 0.0
-    for layer in range(model.num_layers):
-        window = model.window_of(layer)
+    for pattern in model.patterns:
+        window = pattern.window
         mask = AttentionMask(Pattern(window=window)).dense(seq_len, seq_len, CPU)
         # An area counts half of each pair on the diagonal, as far as rows grow.
         area += int(mask.sum()) - min(window or seq_len, seq_len) / 2

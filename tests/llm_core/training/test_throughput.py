@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from llm_core.data.batch import Batch
-from llm_core.model.masks import Pattern
+from llm_core.model.sparse.patterns import Pattern
 from llm_core.parallel.ranks import Ranks
 from llm_core.profiling import roofline
 from llm_core.profiling.roofline import training_peak
@@ -69,7 +69,7 @@ def test_the_share_of_the_peak_counts_what_documents_of_a_row_attend(
     clock = StepClock(config, Ranks(0, 1, CPU), peak_flops=1e9)
     ids = torch.zeros(2, seq_len, dtype=torch.int64)
     documents = (torch.arange(seq_len) // 1024).int().expand(2, -1)
-    clock.see(Batch(ids, ids, documents), Pattern())
+    clock.see(Batch(ids, ids, documents), [Pattern()])
     row = clock.row(1, 1)
     assert row["attended_tokens"] == 1024
     of_weights, of_pairs = (
@@ -84,9 +84,10 @@ def test_the_share_of_the_peak_counts_what_documents_of_a_row_attend(
     )
     assert clock.row(2, 1)["attended_tokens"] == seq_len, "each stretch has its own"
     # Padding, of number -1, attends for nothing; a window and a block take their share of each
-    # document.
-    for pattern, attended in ((Pattern(), 512), (Pattern(window=64), 62), (Pattern(block=64), 32)):
-        clock.see(Batch(ids, ids, documents.where(documents % 2 == 0, -1)), pattern)
+    # document, and in its first block a token attends all before it, of which itself is half.
+    block = Pattern(block=64)
+    for pattern, attended in ((Pattern(), 512), (Pattern(window=64), 62), (block, 32.5 - 1 / 32)):
+        clock.see(Batch(ids, ids, documents.where(documents % 2 == 0, -1)), [pattern])
         assert clock.row(3, 1)["attended_tokens"] == attended
 
 
@@ -100,7 +101,7 @@ def test_windows_count_in_training_as_in_a_plan(
     )
     clock = StepClock(dataclasses.replace(config, model=model), Ranks(0, 1, CPU))
     ids = torch.zeros(2, 128, dtype=torch.int64)
-    clock.see(Batch(ids, ids, None), Pattern(window=window))
+    clock.see(Batch(ids, ids, None), model.patterns)
     assert clock.row(1, 1)["attended_tokens"] == pytest.approx(model.attended_tokens(128))
 
 

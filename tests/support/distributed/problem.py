@@ -8,6 +8,7 @@ from typing import Any, Literal
 from llm_core.model.adapter import AdapterConfig
 from llm_core.model.config import ModelConfig
 from llm_core.model.expert_config import ExpertsConfig
+from llm_core.model.sparse.patterns import Pattern
 from llm_core.optim.config import OptimizerKind
 
 ROWS, TOKENS = 8, 16
@@ -16,6 +17,11 @@ ROWS, TOKENS = 8, 16
 
 BALANCED: dict[str, Any] = {"shared_dim": 24, "balance_loss": 0.3, "z_loss": 0.1}
 """Weights so large that what they add to gradients counts."""
+SPARSE = (
+    Pattern(block=4, num_global=1, summary=1, random_blocks=1, seed=2),
+    Pattern(window=2, dilation=3, stride=5),
+)
+"""Of layers in turn: together every kind."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Problem:
                     8, 2, normalised=False, shared_dim=32, shared_gate=True, balance_loss=0.5
                 ),
             },
+            "sparse": {"attention": SPARSE},
             "gpt2": {"norm": "layer", "ffn": "gelu", "positions": "learned"}
             | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
         }

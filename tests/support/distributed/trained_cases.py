@@ -130,6 +130,20 @@ CODED = [
     )
 ]
 """Layouts of an adapter beside a base in 4 bits."""
+SPARSE = [
+    cases_of(parallel, [Problem(family="sparse", **values)])[-1]
+    for parallel, values in (
+        (LAYOUTS[0], {"packed": True}),
+        (layout(4, "zero1"), {"masks": "idle"}),
+        (layout(4, "fsdp"), {"packed": True}),
+        (layout(4, "ddp", tp=4), {"packed": True, "tied": False}),
+        (layout(4, "ddp", pp=4), {"packed": True}),
+        (layout(4, "ddp", cp=4, cp_kind="ring", cp_balanced=True), {"packed": True}),
+        (layout(4, "ddp", cp=4), {}),
+        (layout(4, "ddp", cp=2, tp=2, cp_kind="ulysses"), {"packed": True}),
+    )
+]
+"""Patterns of attention under each axis."""
 HALF_BASE = Problem(adapter="lora", base_dtype="bf16", dtype="bf16", layers=4)
 ADAPTED_CROSS = [
     (problem, one, into)
@@ -142,4 +156,4 @@ ADAPTED_CROSS = [
 ]
 """What is trained, who saves, who loads; frozen weights are in no checkpoint."""
 
-TRAINED = ADAPTED + DECOMPOSED + EXPERTS + PAIRS + NOISY + SENT + CODED
+TRAINED = ADAPTED + DECOMPOSED + EXPERTS + PAIRS + NOISY + SENT + CODED + SPARSE

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from llm_core.model.attend import attend
-from llm_core.model.masks import AttentionMask, Pattern
+from llm_core.model.masks import AttentionMask
+from llm_core.model.sparse.patterns import Pattern
 from llm_core.parallel.sequence import partial
 from llm_core.parallel.sequence.partial import FLASH, PLAIN, Kernel, PartMask, merge
 from llm_core.parallel.sequence.ring import Ring, may_meet
