@@ -105,6 +105,10 @@ def inner_dataclass(hint: Any) -> tuple[str, type] | None:
     for part in typing.get_args(hint):
         if dataclasses.is_dataclass(part):
             return step, typing.cast(type, part)
+        if typing.get_origin(part) is tuple and (
+            inner := inner_dataclass(part)
+        ):  # a list or a name
+            return inner
     return None
 
 
