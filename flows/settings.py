@@ -105,9 +105,8 @@ def inner_dataclass(hint: Any) -> tuple[str, type] | None:
     for part in typing.get_args(hint):
         if dataclasses.is_dataclass(part):
             return step, typing.cast(type, part)
-        if typing.get_origin(part) is tuple and (
-            inner := inner_dataclass(part)
-        ):  # a list or a name
+        # A list, where a name may stand for one.
+        if typing.get_origin(part) is tuple and (inner := inner_dataclass(part)):
             return inner
     return None
 
