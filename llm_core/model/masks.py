@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_core.model.sparse.pairs import areas
-from llm_core.model.sparse.patterns import ALL, Pattern, attended
+from llm_core.model.sparse.patterns import ALL, Pattern, rule_of
 
 # B rows · Q queries · K keys: columns of a row of which the queries may be a part · S segments:
 # documents of all rows
@@ -56,7 +56,7 @@ class AttentionMask:
 
     def rule(self) -> MaskRule:
         """Whether a query, counted among the queries, may attend a key."""
-        pattern, documents_BK, columns_Q = self.pattern, self.documents_BK, self.columns_Q
+        named, documents_BK, columns_Q = rule_of(self.pattern), self.documents_BK, self.columns_Q
         positions_BK = None if documents_BK is None else restarting_positions(documents_BK)
 
         def may_attend(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -66,8 +66,7 @@ class AttentionMask:
             if documents_BK is not None and positions_BK is not None:
                 allowed = allowed & (documents_BK[row, column] == documents_BK[row, key])
                 query_position, key_position = positions_BK[row, column], positions_BK[row, key]
-            named = attended(pattern, query_position, key_position)
-            return allowed if named is None else allowed & named
+            return allowed if named is None else allowed & named(query_position, key_position)
 
         return may_attend
 

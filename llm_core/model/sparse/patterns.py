@@ -24,9 +24,8 @@ draws differ by head, which its preset does not do.
 from __future__ import annotations
 
 import functools
-import operator
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,38 +149,58 @@ def named_patterns(name: str) -> tuple[Pattern, ...]:
     return PRESETS[name]
 
 
-def attended(pattern: Pattern, query: Any, key: Any) -> Any:
-    """Whether the pattern names a key, by places in one document; causality is not looked at. None
-    where it names all. Integers, arrays or tensors of integers, which are broadcast."""
+Rule = Callable[[Any, Any], Any]
+"""(place of a query, of a key) in one document → whether the query attends the key, if it is not
+later. Integers, arrays or tensors of integers, which are broadcast."""
+
+
+def rule_of(pattern: Pattern) -> Rule | None:
+    """None where all keys are attended. What is drawn is made here, so that FlexAttention traces
+    arithmetic alone."""
     if pattern == ALL:
         return None
-    distance, named = query - key, []
-    if pattern.window:
-        near = distance < pattern.window * pattern.dilation
-        named.append(near & (distance % pattern.dilation == 0) if pattern.dilation > 1 else near)
-    if pattern.num_global:
-        named.append(key < pattern.num_global)
-    if pattern.stride:
-        named.append(distance % pattern.stride == 0)
-    if pattern.block:
-        of_query, of_key = query // pattern.block, key // pattern.block
-        named.append(of_key + pattern.blocks_before >= of_query)
-        if pattern.summary:
-            named.append(key % pattern.block >= pattern.block - pattern.summary)
-        named += [of_key == block for block in drawn_blocks(pattern, of_query)]
-    return functools.reduce(operator.or_, named)
+    factors = [_factors(pattern.seed, number) for number in range(pattern.random_blocks)]
+
+    def names(query: Any, key: Any) -> Any:
+        distance, found = query - key, query < 0
+        if pattern.window:
+            near = distance < pattern.window * pattern.dilation
+            if pattern.dilation > 1:
+                near = near & (distance % pattern.dilation == 0)
+            found = found | near
+        if pattern.num_global:
+            found = found | (key < pattern.num_global)
+        if pattern.stride:
+            found = found | (distance % pattern.stride == 0)
+        if pattern.block:
+            of_query, of_key = query // pattern.block, key // pattern.block
+            found = found | (of_key + pattern.blocks_before >= of_query)
+            if pattern.summary:
+                found = found | (key % pattern.block >= pattern.block - pattern.summary)
+            for a, b, c in factors:
+                found = found | (of_key == _drawn(of_query, a, b, c))
+        return found
+
+    return names
+
+
+def attended(pattern: Pattern, query: Any, key: Any) -> Any:
+    """As the rule of the pattern says; None where it names all keys."""
+    rule = rule_of(pattern)
+    return None if rule is None else rule(query, key)
 
 
 def drawn_blocks(pattern: Pattern, block: Any) -> list[Any]:
     """The earlier blocks that are drawn for blocks of queries; for the first, itself."""
-    found = []
-    for number in range(pattern.random_blocks):
-        a, b, c = _factors(pattern.seed, number)
-        x = (block % PRIME * a + b) % PRIME
-        x = (x * x % PRIME * c + block) % PRIME
-        x = (x * x + b) % PRIME
-        found.append(x % (block + (block == 0)))
-    return found
+    numbers = range(pattern.random_blocks)
+    return [_drawn(block, *_factors(pattern.seed, number)) for number in numbers]
+
+
+def _drawn(block: Any, a: int, b: int, c: int) -> Any:
+    x = (block % PRIME * a + b) % PRIME
+    x = (x * x % PRIME * c + block) % PRIME
+    x = (x * x + b) % PRIME
+    return x % (block + (block == 0))
 
 
 @functools.cache
