@@ -111,7 +111,7 @@ class Stopwatch:
 def product_shapes(model: ModelConfig) -> dict[str, tuple[int, int]]:
     """(inputs, outputs) of the five products of a model."""
     keys = 2 * model.num_kv_heads * model.head_dim
-    into = 2 * model.ffn_dim if model.ffn == "swiglu" else model.ffn_dim
+    into = 2 * model.ffn_dim if model.is_gated else model.ffn_dim
     return {
         "qkv": (model.dim, model.attention_dim + keys),
         "out": (model.attention_dim, model.dim),

@@ -1,5 +1,5 @@
-"""Translates the `config.json` of Hugging Face models to ours and back: Llama, Mistral, Qwen 2, 3
-and GPT-2. `expert_config` translates what is said of experts.
+"""Translates the `config.json` of Hugging Face models to ours and back: Llama, Mistral, Qwen 2, 3,
+Gemma and GPT-2. `expert_config` translates what is said of experts, `neox_config` GPT-NeoX's.
 
 Pure translation of `config.json`, both ways. Settings that change the logits in a way not computed
 here are refused, never passed over; values of a file that others wrote are looked at before
@@ -8,18 +8,14 @@ anything is made of them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from llm_core.config import ConfigError, build
-from llm_core.huggingface.expert_config import (
-    EXPERT_CLASSES,
-    EXPERT_COUNTS,
-    expert_values,
-    with_experts,
-)
+from llm_core.huggingface.checked_values import AMOUNTS, GROUPS, check_values, require
+from llm_core.huggingface.expert_config import EXPERT_CLASSES, expert_values, with_experts
+from llm_core.huggingface.neox_config import neox_config, neox_values
 from llm_core.huggingface.sparse import sparse_values, without_patterns
 from llm_core.model.config import ModelConfig, RopeScaling
 
@@ -28,7 +24,9 @@ CLASSES = {
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "gemma": "GemmaForCausalLM",
     "gpt2": "GPT2LMHeadModel",
+    "gpt_neox": "GPTNeoXForCausalLM",
     **EXPERT_CLASSES,
 }
 
@@ -39,26 +37,9 @@ GPT2_FIXED = {
     "reorder_and_upcast_attn": False,
 }
 """Settings of GPT-2 that we compute in this one way."""
-MOST = {
-    **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions"), 1 << 27),
-    **dict.fromkeys(("n_embd", "hidden_size"), 1 << 20),
-    **dict.fromkeys(("n_inner", "intermediate_size"), 1 << 22),
-    **dict.fromkeys(("n_layer", "num_hidden_layers"), 1 << 12),
-    "sliding_window": 1 << 27,
-    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 1 << 22),
-    **dict.fromkeys(EXPERT_COUNTS, 1 << 16),
-    **dict.fromkeys(("n_head", "num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 16),
-}
-"""Counts, with limits far above every published model: what a damaged file says is allocated."""
-AMOUNTS = (
-    *("layer_norm_epsilon", "rms_norm_eps", "rope_theta", "mscale", "mscale_all_dim"),
-    "routed_scaling_factor",
-)
-SWITCHES = (
-    *("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"),
-    *("norm_topk_prob", "qkv_bias", "use_qk_norm"),
-)
-GROUPS = ("rope_parameters", "rope_scaling")
+ACTIVATIONS = {"gemma": ("gelu_pytorch_tanh", "gelu_new", "gelu")}
+"""Names of the activation that stands in the gate, the first of which is written; of others silu.
+Early files of Gemma say gelu and mean its tanh form, as transformers does."""
 MISTRAL_WINDOW = 4096
 """Where the file has no word of it, as in transformers; null means none."""
 WINDOWED, FULL = "sliding_attention", "full_attention"
@@ -92,11 +73,13 @@ def hugging_face_config(
             "layer_norm_epsilon": config.norm_eps,
         }
         return common | dropouts | sizes | GPT2_FIXED
-    rope = _rope_values(config.rope_scaling)
+    rope = {"rope_theta": config.rope_theta} | _rope_values(config.rope_scaling)
+    if config.family == "gpt_neox":
+        return common | neox_values(config, rope)
     values = common | {
         "attention_bias": config.qkv_bias,
         "head_dim": config.head_dim,
-        "hidden_act": "silu",
+        "hidden_act": ACTIVATIONS.get(config.family, ("silu",))[0],
         "hidden_size": config.dim,
         "intermediate_size": config.ffn_dim,
         "max_position_embeddings": config.max_seq_len,
@@ -107,12 +90,14 @@ def hugging_face_config(
         "rms_norm_eps": config.norm_eps,
         # Transformers 5 reads rope_parameters, earlier versions and other readers rope_theta and
         # rope_scaling.
-        "rope_parameters": {"rope_theta": config.rope_theta} | rope,
+        "rope_parameters": rope,
         "rope_theta": config.rope_theta,
     }
     if config.experts is not None:
         values |= expert_values(config, config.experts)
-    return values | ({"rope_scaling": rope} if config.rope_scaling else {}) | _window_values(config)
+    if config.rope_scaling:
+        values["rope_scaling"] = _rope_values(config.rope_scaling)
+    return values | _window_values(config)
 
 
 def _rope_values(scaling: RopeScaling | None) -> dict[str, Any]:
@@ -157,7 +142,7 @@ def model_config(found: Any) -> ModelConfig:
     values = {name: value for name, value in found.items() if value is not None}
     if values.get("model_type") in EXPERT_CLASSES and values.get("sliding_window") == 0:
         del values["sliding_window"]  # Qwen 2 writes 0 for no window
-    _check_values(values)
+    check_values(values)
     if "quantization_config" in values:
         raise ConfigError(
             "quantization_config says that the weights are quantized; give the original model"
@@ -169,39 +154,18 @@ def model_config(found: Any) -> ModelConfig:
         )
     if family == "mistral" and "sliding_window" not in found:
         values["sliding_window"] = MISTRAL_WINDOW
-    dense = _gpt2_config(values) if family == "gpt2" else _llama_config(family, values)
+    if family == "gpt_neox":
+        rope = _rope(values, is_partial=True)
+        scaling = _rope_scaling(rope, values["max_position_embeddings"])
+        dense = neox_config(values, rope, scaling)
+    else:
+        dense = _gpt2_config(values) if family == "gpt2" else _llama_config(family, values)
     return replace(dense, attention=attention)
-
-
-def _check_values(values: Mapping[str, Any]) -> None:
-    """Raises ConfigError where a value that is read here is of another type."""
-    for names, rule, holds in (
-        (MOST, "a whole number of at least 1", lambda value: type(value) is int and value > 0),
-        (
-            AMOUNTS,
-            "a positive number",
-            lambda value: type(value) in (int, float) and 0 < value < math.inf,
-        ),
-        (SWITCHES, "true or false", lambda value: type(value) is bool),
-        (GROUPS, "a mapping", lambda value: isinstance(value, Mapping)),
-    ):
-        for name in names:
-            if name in values and not holds(values[name]):
-                shown = repr(values[name])[:80]
-                raise ConfigError(
-                    f"{name} ({shown}) must be {rule}; give the config.json of a Hugging Face model"
-                )
-    for name, most in MOST.items():
-        if values.get(name, 0) > most:
-            raise ConfigError(
-                f"{name} ({values[name]:,}) must be at most {most:,}; give the config.json of a"
-                " Hugging Face model"
-            )
 
 
 def _gpt2_config(values: Mapping[str, Any]) -> ModelConfig:
     for name, fixed in GPT2_FIXED.items():
-        _require(name, values.get(name, fixed), fixed)
+        require(name, values.get(name, fixed), fixed)
     return ModelConfig(
         vocab_size=values["vocab_size"],
         dim=values["n_embd"],
@@ -222,12 +186,15 @@ def _gpt2_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
-    _require("hidden_act", values.get("hidden_act", "silu"), "silu")
+    is_gemma, known = family == "gemma", ACTIVATIONS.get(family, ("silu",))
+    found = values.get("hidden_activation", values.get("hidden_act", known[0]))
+    require("hidden_act", known[0] if found in known else found, known[0])
+    require("use_bidirectional_attention", values.get("use_bidirectional_attention", False), False)
     rope = _rope(values)
     window, full_layers = _windows(family, values)
     heads, dim = values["num_attention_heads"], values["hidden_size"]
-    # Transformers' default for Qwen 3 does not follow from the width.
-    head_dim = values.get("head_dim") or (128 if family == "qwen3" else dim // heads)
+    # Transformers' defaults for Qwen 3 and Gemma do not follow from the width.
+    head_dim = values.get("head_dim") or {"qwen3": 128, "gemma": 256}.get(family, dim // heads)
     attention_bias = values.get("attention_bias", False)
     model = ModelConfig(
         vocab_size=values["vocab_size"],
@@ -239,7 +206,10 @@ def _llama_config(family: str, values: Mapping[str, Any]) -> ModelConfig:
         max_seq_len=values["max_position_embeddings"],
         rope_theta=float(rope.get("rope_theta") or values.get("rope_theta", 10000.0)),
         norm_eps=values.get("rms_norm_eps", 1e-6),
-        tied_embeddings=values.get("tie_word_embeddings", False),
+        tied_embeddings=values.get("tie_word_embeddings", is_gemma),
+        norm="offset_rms" if is_gemma else "rms",
+        ffn="geglu" if is_gemma else "swiglu",
+        scaled_embeddings=is_gemma,
         own_head_dim=0 if head_dim * heads == dim else head_dim,
         qkv_bias=family == "qwen2" or attention_bias,
         out_bias=family != "qwen2" and attention_bias,
@@ -257,7 +227,7 @@ def _windows(family: str, values: Mapping[str, Any]) -> tuple[int, tuple[int, ..
     window, num_layers = values.get("sliding_window", 0), values["num_hidden_layers"]
     if family in ("mistral", "mixtral"):
         return window, ()
-    if family == "llama" or not values.get("use_sliding_window", False) or not window:
+    if family in ("llama", "gemma") or not values.get("use_sliding_window", False) or not window:
         return 0, ()
     types = values.get("layer_types")
     if types is None:
@@ -277,8 +247,11 @@ def _windows(family: str, values: Mapping[str, Any]) -> tuple[int, tuple[int, ..
     return (0, ()) if len(full) == num_layers else (window, full)
 
 
-def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary settings of a `config.json`, by the new name, the old one, or both if they agree."""
+def _rope(values: Mapping[str, Any], is_partial: bool = False) -> dict[str, Any]:
+    """Rotary settings of a `config.json`, by the new name, the old one, or both if they agree.
+
+    is_partial: for a family of which some channels may stay.
+    """
     new, old = ({n: v for n, v in values.get(name, {}).items() if v is not None} for name in GROUPS)
     kinds = [rope.get("rope_type", rope.get("type", "default")) for rope in (new, old)]
     if new and old and kinds[0] != kinds[1]:
@@ -287,9 +260,10 @@ def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
             " wrong one"
         )
     rope = old | new
-    _check_values({name: rope[name] for name in AMOUNTS if name in rope})
+    check_values({name: rope[name] for name in AMOUNTS if name in rope})
     name = "partial_rotary_factor"
-    _require(name, values.get(name, rope.get(name, 1.0)), 1.0)
+    if not is_partial:
+        require(name, values.get(name, rope.get(name, 1.0)), 1.0)
     return rope
 
 
@@ -319,10 +293,3 @@ def _rope_scaling(rope: Mapping[str, Any], max_seq_len: int) -> RopeScaling | No
         1 + (scaling.head_scale - 1) * rope[name] for name in ("mscale", "mscale_all_dim")
     )
     return replace(scaling, attention_factor=one / other)
-
-
-def _require(name: str, value: object, fixed: object) -> None:
-    if value != fixed:
-        raise ConfigError(
-            f"{name} ({value}) must be {fixed}, the one way computed here; give another model"
-        )

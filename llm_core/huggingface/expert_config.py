@@ -19,7 +19,6 @@ EXPERT_CLASSES = {
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
 }
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok")
 FIXED: dict[str, dict[str, Any]] = {
     "mixtral": {},
     "qwen2_moe": {"decoder_sparse_step": 1, "mlp_only_layers": []},

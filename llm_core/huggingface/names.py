@@ -1,5 +1,5 @@
-"""Maps the tensors of Hugging Face models to ours and back: Llama, Qwen 2 and 3, GPT-2, and
-models of experts.
+"""Maps the tensors of Hugging Face models to ours and back: Llama, Qwen 2 and 3, Gemma, GPT-2,
+GPT-NeoX, and models of experts.
 
 Pure translation of names, both ways; `config.json` is that of `llm_core.huggingface.config`, files
 that of `llm_core.huggingface.export`. Fused weights are split on the way out and joined on the way
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from llm_core.config import ConfigError
 from llm_core.huggingface.expert_names import plain_names, stacked_names
+from llm_core.huggingface.neox_names import HEAD, neox_names
 from llm_core.model.config import ModelConfig, block_of
 from llm_core.model.fused import (
     join_blocks,
@@ -31,8 +32,12 @@ from llm_core.model.fused import (
 )
 from llm_core.model.transformer import Transformer
 
-BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-"""Ends of names that hold no weights: GPT-2's masks, rotary frequencies of early Llamas."""
+BUFFERS = (
+    *(".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"),
+    *(".attention.bias", ".attention.masked_bias"),
+)
+"""Ends of names that hold no weights: masks of GPT-2 and GPT-NeoX, rotary frequencies of early
+files."""
 NUMBERS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What weights may be held in."""
 
@@ -75,20 +80,18 @@ def parts_of(config: ModelConfig, ours: str, weight: Tensor) -> dict[str, Tensor
     """Hugging Face's tensors that one of ours holds; none where it is the second name of a tied
     one."""
     if ours == "head.weight":
-        return {} if config.tied_embeddings else {"lm_head.weight": weight}
+        return {} if config.tied_embeddings else {_head_name(config): weight}
     if config.family == "gpt2":
         theirs = _gpt2_names(config)[ours]
         return {theirs: _turn(theirs, _straight(config, ours, weight))}
     if names := _fused(config).get(ours):
         return dict(zip(names, _parts(config, ours, weight), strict=True))
-    return {_llama_names(config)[ours]: weight}
+    return {_plain(config)[ours]: weight}
 
 
 def names_of(config: ModelConfig, ours: str) -> list[str]:
     """Hugging Face's tensors in one of our weights of a block."""
-    if config.family == "gpt2":
-        return [_gpt2_names(config)[ours]]
-    return _fused(config).get(ours) or [_llama_names(config)[ours]]
+    return _fused(config).get(ours) or [_plain(config)[ours]]
 
 
 def split_rows(config: ModelConfig, ours: str, rows: Tensor) -> tuple[Tensor, ...]:
@@ -134,8 +137,9 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Mad
             name: tensor.shape
             for name, tensor in to_hugging_face(config, Transformer(config).state_dict()).items()
         }
+    head_name = _head_name(config)
     odd = sorted(
-        wanted.keys() ^ (weights.keys() - ({"lm_head.weight"} if config.tied_embeddings else set()))
+        wanted.keys() ^ (weights.keys() - ({head_name} if config.tied_embeddings else set()))
     )
     if odd:
         verb = "is missing" if odd[0] in wanted else "is not part of such a model"
@@ -153,8 +157,7 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Mad
                 f"{name} holds {str(weights[name].dtype).removeprefix('torch.')}, which needs"
                 " scales that are not read here; give the original model"
             )
-    plain = _gpt2_names(config) if config.family == "gpt2" else _llama_names(config)
-    fused = {} if config.family == "gpt2" else _fused(config)
+    plain, fused = _plain(config), _fused(config)
 
     def one(ours: str, theirs: str, rows: slice) -> Tensor:
         weight = weights[theirs]
@@ -170,10 +173,10 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Mad
     def tied(rows: slice) -> Tensor:
         embedding = one("embedding.weight", plain["embedding.weight"], rows)
         # A head that is saved although it is tied must be the embedding.
-        head = weights.get("lm_head.weight")
+        head = weights.get(head_name)
         if head is not None and not torch.equal(head[rows], embedding):
             raise ConfigError(
-                "lm_head.weight differs from the embedding, and tie_word_embeddings says that they"
+                f"{head_name} differs from the embedding, and tie_word_embeddings says that they"
                 " are one; set it false in config.json"
             )
         return embedding
@@ -184,7 +187,7 @@ def from_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> Mad
     state |= {ours: partial(joined, ours, parts) for ours, parts in fused.items()}
     if config.tied_embeddings:
         return Made(state | dict.fromkeys(("embedding.weight", "head.weight"), tied))
-    return Made(state | {"head.weight": partial(one, "head.weight", "lm_head.weight")})
+    return Made(state | {"head.weight": partial(one, "head.weight", head_name)})
 
 
 def _some(
@@ -202,6 +205,17 @@ def _some(
         here = (places < end) & (places >= end - len(part))
         out[here] = part[places[here] - (end - len(part))].to(dtype)
     return out
+
+
+def _head_name(config: ModelConfig) -> str:
+    return HEAD if config.family == "gpt_neox" else "lm_head.weight"
+
+
+def _plain(config: ModelConfig) -> dict[str, str]:
+    """Our tensor → the Hugging Face tensor that it is, but for its order; without the head."""
+    if config.family == "gpt_neox":
+        return neox_names(config)
+    return _gpt2_names(config) if config.family == "gpt2" else _llama_names(config)
 
 
 def _turn(theirs: str, weight: Tensor) -> Tensor:
@@ -272,7 +286,9 @@ def _llama_names(config: ModelConfig) -> dict[str, str]:
 @functools.cache
 def _fused(config: ModelConfig) -> dict[str, list[str]]:
     """Our fused tensor → the Hugging Face tensors in it."""
-    found = {}
+    found: dict[str, list[str]] = {}
+    if config.family in ("gpt2", "gpt_neox"):  # which have them fused
+        return found
     for layer in range(config.num_layers):
         ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
         for end in ("weight", *(["bias"] if config.qkv_bias else [])):

@@ -94,7 +94,7 @@ def is_fusable(model: Transformer, cache: PagedCache, rows: int) -> bool:
     if device.type != "cuda" or cache.keys.scales is not None:
         return False
     config = model.config
-    if config.family == "gpt2" or config.experts is not None:
+    if config.family not in ("llama", "qwen2", "qwen3"):
         return False
     if config.out_bias or config.ffn_bias or config.window or config.attention:
         return False

@@ -119,12 +119,7 @@ def _can_serve(model: nn.Module, cache: PagedCache) -> bool:
     is_plain = stored.dtype == model.norm.weight.dtype == torch.float32  # type: ignore[union-attr]
     if not is_plain or stored.device.type != "cpu" or model.stream_dtype is not None:
         return False
-    if (
-        config.experts is not None
-        or config.positions != "rotary"
-        or config.qk_norm
-        or type(model.norm) is not RMSNorm
-    ):
+    if config.family not in ("llama", "mistral", "qwen2") or type(model.norm) is not RMSNorm:
         return False
     layers = [model.head, *(layer for block in model.own_blocks for layer in _products(block))]
     size = sum(layer.num_bytes for layer in layers if isinstance(layer, RoundedLinear))

@@ -158,10 +158,11 @@ def layers_of(model: ModelConfig) -> dict[str, Factored]:
     """The linear layers of a block that factors can be put beside, by name."""
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
     group = model.num_heads // model.num_kv_heads * model.head_dim
-    heads = (qkv,) if model.family == "gpt2" else (group, model.head_dim, model.head_dim)
+    is_fused = model.family in ("gpt2", "gpt_neox")
+    heads = (qkv,) if is_fused else (group, model.head_dim, model.head_dim)
     into, width = "up", model.ffn_dim
     block: tuple[int, ...] = (width,)
-    if model.ffn == "swiglu":
+    if model.is_gated:
         into, width, block = "gate_up", 2 * model.ffn_dim, 2 * (model.ffn_block,)
     return {
         "attention.qkv": Factored(qkv, model.dim, heads),

@@ -75,7 +75,7 @@ class Attention(nn.Module):
         width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self.qkv = nn.Linear(config.dim, width, bias=config.qkv_bias)
         self.out = nn.Linear(config.attention_dim, config.dim, bias=config.out_bias)
-        self.qk_norm = config.qk_norm
+        self.qk_norm, self.turns_whole_heads = config.qk_norm, config.rotary_frac == 1
         if config.qk_norm:
             self.q_norm, self.k_norm = (RMSNorm(config.head_dim, config.norm_eps) for _ in range(2))
 

@@ -1,5 +1,5 @@
-"""The shape of a decoder of the Llama, Qwen or GPT-2 type, with its exact parameter and FLOP
-counts, and how it is computed. Standard library only.
+"""The shape of a decoder of the Llama, Qwen, Gemma, GPT-2 or GPT-NeoX type, with its exact
+parameter and FLOP counts, and how it is computed. Standard library only.
 
 The type is not named but follows from the choices; a mixture that no Hugging Face class computes is
 refused, because every trained model is written as one.
@@ -13,9 +13,10 @@ from typing import Literal
 
 from llm_core.config import IN_KEY_IF_SET, NOT_IN_KEY, ConfigError
 from llm_core.model.expert_config import ExpertFamily, ExpertsConfig, expert_family
+from llm_core.model.families import DenseFamily, check_choices, dense_family
 from llm_core.model.sparse.patterns import Pattern, patterns_of
 
-Family = Literal["llama", "mistral", "qwen2", "qwen3", "gpt2"] | ExpertFamily
+Family = DenseFamily | ExpertFamily
 """The Hugging Face class that computes the same logits, as its `model_type`."""
 
 MAX_FFN_BLOCKS = 16
@@ -115,10 +116,13 @@ class ModelConfig:
     """One matrix serves as input embedding and output head."""
     own_head_dim: int = 0
     """Channels of one head. 0: dim / num_heads."""
-    norm: Literal["rms", "layer"] = "rms"
-    """rms scales only. layer also subtracts the mean, and has weight and bias (GPT-2)."""
-    ffn: Literal["swiglu", "gelu"] = "swiglu"
-    """Form of the feed-forward. gelu: one matrix up, GELU in its tanh form, one down (GPT-2)."""
+    norm: Literal["rms", "offset_rms", "layer"] = "rms"
+    """rms scales only. offset_rms scales by one more than its weights (Gemma). layer also subtracts
+    the mean, and has weight and bias (GPT-2)."""
+    ffn: Literal["swiglu", "geglu", "gelu", "exact_gelu"] = "swiglu"
+    """Form of the feed-forward. geglu: GELU in its tanh form for the SiLU of swiglu (Gemma). gelu:
+    one matrix up, GELU in its tanh form, one down (GPT-2). exact_gelu: with GELU as it is defined
+    (GPT-NeoX)."""
     positions: Literal["rotary", "learned"] = "rotary"
     """How positions are encoded. learned: a trained vector for each of max_seq_len places, added to
     the embedding (GPT-2)."""
@@ -130,6 +134,12 @@ class ModelConfig:
     """Biases on every matrix of the feed-forward (GPT-2)."""
     qk_norm: bool = False
     """RMSNorm over each query and key head before rotation (Qwen 3)."""
+    rotary_frac: float = field(default=1.0, metadata=IN_KEY_IF_SET)
+    """Part of a head's channels, from the first, that rotary positions turn (GPT-NeoX: 0.25)."""
+    parallel_residual: bool = field(default=False, metadata=IN_KEY_IF_SET)
+    """Attention and feed-forward of a block read the same residual stream (GPT-NeoX)."""
+    scaled_embeddings: bool = field(default=False, metadata=IN_KEY_IF_SET)
+    """Embeddings enter the residual stream times the square root of dim (Gemma)."""
     rope_scaling: RopeScaling | None = None
     window: int = 0
     """A token attends itself and the window - 1 tokens before it (sliding window). 0: all."""
@@ -181,6 +191,7 @@ class ModelConfig:
                 f"rope_theta ({self.rope_theta}) must be above 1 for rope_scaling.kind=yarn; Llama"
                 " 2 has 10000"
             )
+        check_choices(self)
         _ = self.patterns, self.family
 
     @property
@@ -196,6 +207,16 @@ class ModelConfig:
     @property
     def head_dim(self) -> int:
         return self.own_head_dim or self.dim // self.num_heads
+
+    @property
+    def rotary_dim(self) -> int:
+        """Channels of one head that rotary positions turn."""
+        return int(self.head_dim * self.rotary_frac)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward has a gate beside what goes up."""
+        return self.ffn in ("swiglu", "geglu")
 
     @property
     def ffn_blocks(self) -> int:
@@ -215,48 +236,19 @@ class ModelConfig:
     @property
     def family(self) -> Family:
         """Raises ConfigError for a mixture that no family computes."""
+        if self.experts is None:
+            return dense_family(self)
         parts = (self.norm, self.ffn, self.positions)
         biases = (self.qkv_bias, self.out_bias, self.ffn_bias)
-        if self.experts is not None:
-            windows = bool(self.window), bool(self.full_layers)
-            return expert_family(self.experts, parts, biases, self.qk_norm, *windows, self.ffn_dim)
-        if parts == ("layer", "gelu", "learned"):
-            whole_heads = self.num_kv_heads == self.num_heads and self.attention_dim == self.dim
-            narrowed = self.qk_norm or self.rope_scaling or self.window
-            if all(biases) and whole_heads and not narrowed:
-                return "gpt2"
-            raise ConfigError(
-                f"norm, ffn, positions {parts} are GPT-2's, which has all three biases,"
-                " num_kv_heads as num_heads, heads of dim / num_heads and none of qk_norm,"
-                " rope_scaling, window; start from model=gpt2"
-            )
-        if parts != ("rms", "swiglu", "rotary"):
-            raise ConfigError(
-                f"norm, ffn, positions {parts} must be (rms, swiglu, rotary) or (layer, gelu,"
-                " learned); start from model=tiny or model=gpt2"
-            )
-        if self.qk_norm and not self.ffn_bias and self.qkv_bias == self.out_bias:
-            return "qwen3"
-        if biases == (True, False, False) and not self.qk_norm:
-            return "qwen2"
-        if self.qkv_bias == self.out_bias and not self.qk_norm and not self.window:
-            return "llama"
-        if not any(biases) and not self.qk_norm and not self.full_layers:
-            return "mistral"
-        raise ConfigError(
-            f"qkv_bias, out_bias, ffn_bias {biases} with qk_norm {self.qk_norm}, window"
-            f" {self.window}, full_layers {list(self.full_layers)} is neither Llama (qkv_bias ="
-            " out_bias, no qk_norm, no window), Mistral (a window in every layer, no biases, no"
-            " qk_norm), Qwen 2 (qkv_bias alone) nor Qwen 3 (qk_norm, qkv_bias = out_bias, no"
-            " ffn_bias); choose one of these"
-        )
+        windows = bool(self.window), bool(self.full_layers)
+        return expert_family(self.experts, parts, biases, self.qk_norm, *windows, self.ffn_dim)
 
     def matmul_parameters(self, all_experts: bool = False) -> int:
         """Weights that a token is multiplied with; the head counts, also if tied. Of experts, those
         that a token is sent to, or all of them with `all_experts`."""
         qkv = self.dim * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         attention_out = self.attention_dim * self.dim
-        ffn = (3 if self.ffn == "swiglu" else 2) * self.dim * self.ffn_dim
+        ffn = (3 if self.is_gated else 2) * self.dim * self.ffn_dim
         if self.experts is not None:
             ffn = self.experts.num_parameters(self.dim, self.ffn_dim, all_experts)
         return self.num_layers * (qkv + attention_out + ffn) + self.vocab_size * self.dim
@@ -268,9 +260,7 @@ class ModelConfig:
         norms += self.num_layers * 2 * self.head_dim if self.qk_norm else 0
         biases = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.qkv_bias else 0
         biases += self.dim if self.out_bias else 0
-        biases += (
-            self.dim + (2 if self.ffn == "swiglu" else 1) * self.ffn_dim if self.ffn_bias else 0
-        )
+        biases += self.dim + (2 if self.is_gated else 1) * self.ffn_dim if self.ffn_bias else 0
         embedding = 0 if self.tied_embeddings else self.vocab_size * self.dim
         positions = self.max_seq_len * self.dim if self.positions == "learned" else 0
         matrices = self.matmul_parameters(all_experts=not active)

@@ -1,4 +1,4 @@
-"""Computes the feed-forward of a block: SwiGLU, or GPT-2's GELU."""
+"""Computes the feed-forward of a block: SwiGLU, Gemma's GeGLU, or GELU in one of two forms."""
 
 from __future__ import annotations
 
@@ -73,11 +73,31 @@ class SwiGLU(FeedForward):
         return self.gated(inner, self.block)
 
 
+class GeGLU(FeedForward):
+    """gelu(gate) * up, then down (Shazeer, 2020), with GELU in its tanh form (Gemma); rows as those
+    of SwiGLU."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, "gate_up", 2 * config.ffn_dim)
+
+    def activate(self, inner: Tensor) -> Tensor:
+        gate, up = inner.unflatten(-1, (-1, 2, self.block)).unbind(-2)
+        return (F.gelu(gate, approximate="tanh") * up).flatten(-2)
+
+
 class GELU(FeedForward):
-    """Up, GELU in its tanh form (Hendrycks and Gimpel, 2016), down."""
+    """Up, GELU (Hendrycks and Gimpel, 2016), down."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config, "up", config.ffn_dim)
+        self.form = "none" if config.ffn == "exact_gelu" else "tanh"
 
     def activate(self, inner: Tensor) -> Tensor:
-        return F.gelu(inner, approximate="tanh")
+        return F.gelu(inner, approximate=self.form)
+
+
+def make_feed_forward(config: ModelConfig) -> FeedForward:
+    """That of a dense model."""
+    if config.ffn == "geglu":
+        return GeGLU(config)
+    return SwiGLU(config) if config.ffn == "swiglu" else GELU(config)

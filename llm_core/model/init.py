@@ -6,7 +6,7 @@ draws the tiles that its own pieces touch and no others. Normal weights whose st
 falls with the square root of the width, 0.018 at GPT-2's 768 (which took 0.02 at every width;
 narrow models learn slower from that); projections back into the residual stream are smaller by
 sqrt(2 x layers), so that its variance does not grow with depth (Radford et al., 2019, section 2.3).
-Norm weights are ones, biases zeros.
+Norm weights are ones (those that are offsets from one: zeros), biases zeros.
 
 Of an adapter's factors A has the variance 1 / (3 x inputs), as in PEFT (there uniform), and B is
 zero, so that training starts from the model as it is.
@@ -61,7 +61,8 @@ def init_weights(
             if name.endswith("lora.b"):
                 piece.zero_()
             elif len(shape) == 1:
-                piece.fill_(0.0 if found.endswith("bias") else 1.0)
+                is_zero = found.endswith("bias") or model.config.norm == "offset_rms"
+                piece.fill_(0.0 if is_zero else 1.0)
             else:
                 _fill(piece, box, found, shape, std_of(model.config, name, shape), seed)
         for name, bias in router_biases(model):

@@ -72,7 +72,7 @@ def nearest(numbers: Tensor, rising: Tensor) -> Tensor:
 def rows_by_matrix(config: ModelConfig, layer: str, num_rows: int) -> tuple[Tensor, ...]:
     """Which rows of a layer each of Hugging Face's matrices has, in the order of that matrix."""
     rows = torch.arange(num_rows)
-    if layer == "attention.qkv":
+    if layer == "attention.qkv" and config.family != "gpt_neox":
         parts = split_qkv(config, rows)
         return (torch.cat(parts),) if config.family == "gpt2" else parts
     return split_gate_up(config, rows) if layer == "ffn.gate_up" else (rows,)

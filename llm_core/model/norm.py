@@ -1,5 +1,5 @@
 """Root-mean-square norm (Zhang and Sennrich, 2019): scale to unit mean square, then one weight per
-channel; or GPT-2's norm.
+channel; Gemma's, whose weights are offsets from one; or GPT-2's norm.
 
 Computed in float32 or better, given back in the dtype of the input. CUDA's autocast would give
 float32, of which every projection behind a norm makes a copy.
@@ -26,9 +26,12 @@ PRECISE = (torch.float32, torch.float64)
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
-    """The residual stream's norm: RMSNorm, or LayerNorm (Ba et al., 2016) with weight and bias."""
+    """The residual stream's norm: RMSNorm, with an offset or not, or LayerNorm (Ba et al., 2016)
+    with weight and bias."""
     if config.norm == "layer":
         return LayerNorm(config.dim, config.norm_eps)
+    if config.norm == "offset_rms":
+        return OffsetRMSNorm(config.dim, config.norm_eps)
     return RMSNorm(config.dim, config.norm_eps)
 
 
@@ -59,6 +62,24 @@ class RMSNorm(nn.Module):
             if _is_norm_of_many_operations(x_BTD):
                 return cast(Tensor, _RMSNorm.apply(x_BTD, weight_D, self.eps))
             return F.rms_norm(x_BTD, weight_D.shape, weight_D, self.eps)
+
+
+class OffsetRMSNorm(nn.Module):
+    """Scales by one more than its weights, which begin as zeros (Gemma). One is added in float32 or
+    better: in 16 bits small weights would be lost beside it."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        precise = torch.promote_types(x_BTD.dtype, torch.float32)
+        with _without_autocast(x_BTD.device):
+            x, scale_D = x_BTD.to(precise), 1 + self.weight.to(precise)
+            if _is_norm_of_many_operations(x):
+                return cast(Tensor, _RMSNorm.apply(x, scale_D, self.eps)).to(x_BTD.dtype)
+            return F.rms_norm(x, scale_D.shape, scale_D, self.eps).to(x_BTD.dtype)
 
 
 def _is_norm_of_many_operations(x_BTD: Tensor) -> bool:

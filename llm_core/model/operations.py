@@ -61,7 +61,7 @@ def apply_kernels(blocks: list[Block], kernels: str, own_keys: bool = False) -> 
             block.ffn.set_gated(gated)
         if isinstance(block.ffn_norm, RMSNorm):
             block.add_norm = add_then_norm
-        if not block.attention.qk_norm:
+        if not block.attention.qk_norm and block.attention.turns_whole_heads:
             block.attention.own_split = split_heads
             qkv = block.attention.qkv
             if isinstance(qkv, Float8Linear) and qkv.bias is None:

@@ -19,19 +19,20 @@ from llm_core.model.config import RopeScaling
 # B batch · T tokens · H heads · D head dim
 def rope_tables(
     positions_BT: Tensor,
-    head_dim: int,
+    rotary_dim: int,
     theta: float,
     dtype: torch.dtype,
     scaling: RopeScaling | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(cos_B1TD, sin_B1TD) in float32, or float64 for a float64 model: bfloat16 angles are wrong
-    beyond some hundred tokens.
+    beyond some hundred tokens. rotary_dim: channels of a head that turn, from the first.
 
     Sines carry the sign that a channel's partner turns with, minus in the first half, so no pass
     over heads is spent on it.
     """
     precise = torch.float64 if dtype == torch.float64 else torch.float32
-    exponents = torch.arange(0, head_dim, 2, dtype=precise, device=positions_BT.device) / head_dim
+    exponents = torch.arange(0, rotary_dim, 2, dtype=precise, device=positions_BT.device)
+    exponents = exponents / rotary_dim
     frequencies_D = 1.0 / theta**exponents
     if scaling is not None:
         slower = yarn_frequencies if scaling.kind == "yarn" else llama3_frequencies
@@ -73,7 +74,12 @@ def yarn_frequencies(frequencies_D: Tensor, theta: float, scaling: RopeScaling) 
 
 
 def apply_rope(x_BHTD: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor) -> Tensor:
-    """Turn each head by its position; computed in the dtype of `rope_tables`, given in x's."""
+    """Turn each head by its position; computed in the dtype of `rope_tables`, given in x's. What is
+    wider than the tables stays."""
+    turning = cos_B1TD.shape[-1]
+    if turning < x_BHTD.shape[-1]:
+        first, rest = x_BHTD.split((turning, x_BHTD.shape[-1] - turning), dim=-1)
+        return torch.cat((apply_rope(first, cos_B1TD, sin_B1TD), rest), dim=-1)
     first, second = x_BHTD.chunk(2, dim=-1)
     partner_BHTD = torch.cat((second, first), dim=-1)
     return (x_BHTD * cos_B1TD + partner_BHTD * sin_B1TD).to(x_BHTD.dtype)

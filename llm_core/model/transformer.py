@@ -1,7 +1,8 @@
 """A decoder: pre-norm blocks of attention and feed-forward on a residual stream.
 
-By its config a Llama (Touvron et al., 2023), a Qwen 2 or 3 (Yang et al., 2024 and 2025) or a GPT-2
-(Radford et al., 2019), or one of experts (`llm_core.model.experts`).
+By its config a Llama (Touvron et al., 2023), a Qwen 2 or 3 (Yang et al., 2024 and 2025), a Gemma
+(Mesnard et al., 2024), a GPT-2 (Radford et al., 2019) or a GPT-NeoX (Black et al., 2022), or one of
+experts (`llm_core.model.experts`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from llm_core.model.attend import Mask
 from llm_core.model.attention import Attention, KeyValueCache
 from llm_core.model.config import ModelConfig
 from llm_core.model.experts.feed_forward import SparseFeedForward
-from llm_core.model.feed_forward import GELU, FeedForward, SwiGLU
+from llm_core.model.feed_forward import FeedForward, make_feed_forward
 from llm_core.model.lora import add_factors
 from llm_core.model.loss import HeadLoss, whole_head_loss
 from llm_core.model.masks import CAUSAL, AttentionMask, restarting_positions
@@ -58,7 +59,7 @@ class Block(nn.Module):
         if config.experts is not None:
             self.ffn = SparseFeedForward(config, config.experts)
         else:
-            self.ffn = SwiGLU(config) if config.ffn == "swiglu" else GELU(config)
+            self.ffn = make_feed_forward(config)
 
     def forward(
         self,
@@ -82,6 +83,46 @@ class Block(nn.Module):
         attended_BTD = self.attention(self.attention_norm(x_BTD), rope, mask)
         x_BTD, normed_BTD = self.add_norm(x_BTD, attended_BTD, self.ffn_norm)
         return x_BTD + self.ffn(normed_BTD, *counted_BT)
+
+    def through_cache(
+        self,
+        x_BTD: Tensor,
+        normed_BTD: Tensor,
+        rope: tuple[Tensor, Tensor] | None,
+        cache: KeyValueCache,
+        next_norm: nn.Module,
+    ) -> tuple[Tensor, Tensor]:
+        """(the stream, its norm for the next block). Without a backward, the norm behind a block is
+        computed with the sum that ends it."""
+        attended_BTD = self.attention(normed_BTD, rope, cache=cache)
+        x_BTD, normed_BTD = self.add_norm(x_BTD, attended_BTD, self.ffn_norm)
+        return self.add_norm(x_BTD, self.ffn(normed_BTD), next_norm)
+
+
+class ParallelBlock(Block):
+    """Attention and feed-forward read the same residual stream, and are added to it together."""
+
+    def compute(
+        self,
+        x_BTD: Tensor,
+        rope: tuple[Tensor, Tensor] | None,
+        mask: Mask,
+        *counted_BT: Tensor,
+    ) -> Tensor:
+        attended_BTD = self.attention(self.attention_norm(x_BTD), rope, mask)
+        return x_BTD + attended_BTD + self.ffn(self.ffn_norm(x_BTD), *counted_BT)
+
+    def through_cache(
+        self,
+        x_BTD: Tensor,
+        normed_BTD: Tensor,
+        rope: tuple[Tensor, Tensor] | None,
+        cache: KeyValueCache,
+        next_norm: nn.Module,
+    ) -> tuple[Tensor, Tensor]:
+        attended_BTD = self.attention(normed_BTD, rope, cache=cache)
+        added_BTD = attended_BTD + self.ffn(self.ffn_norm(x_BTD))
+        return self.add_norm(x_BTD, added_BTD, next_norm)
 
 
 class Transformer(nn.Module):
@@ -110,7 +151,8 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
         if config.positions == "learned":
             self.positions = nn.Embedding(config.max_seq_len, config.dim)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        block = ParallelBlock if config.parallel_residual else Block
+        self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.num_layers))
         self.norm = make_norm(config)
         self.head = nn.Linear(config.dim, config.vocab_size, bias=False)
         if config.tied_embeddings:
@@ -157,9 +199,12 @@ class Transformer(nn.Module):
         if noise_BT is not None and self.embedding is not None:
             noise_BTD = uniform(self.own_tokens(noise_BT), self.config.dim)
             x_BTD = x_BTD + (self.noise_scale * noise_BTD).to(x_BTD.dtype)
+        if self.config.scaled_embeddings and self.embedding is not None:
+            # Rounded to the numbers of the stream, as Gemma was trained.
+            x_BTD = x_BTD * x_BTD.new_tensor(self.config.dim**0.5)
         rope = None
         if self.config.positions == "rotary":
-            shape = self.config.head_dim, self.config.rope_theta
+            shape = self.config.rotary_dim, self.config.rope_theta
             rope = rope_tables(positions_BT, *shape, x_BTD.dtype, self.config.rope_scaling)
         elif self.embedding is not None:
             x_BTD = x_BTD + self._into_stream(self.positions(positions_BT))
@@ -175,14 +220,11 @@ class Transformer(nn.Module):
     def _through_cache(
         self, x_BTD: Tensor, rope: tuple[Tensor, Tensor] | None, cache: KeyValueCache
     ) -> Tensor:
-        # Without a backward, the norm behind a block is computed with the sum that ends it.
         blocks = self.own_blocks
         normed_BTD = blocks[0].attention_norm(x_BTD)
         norms = [*(block.attention_norm for block in blocks[1:]), self.norm]
         for block, norm in zip(blocks, norms, strict=True):
-            attended_BTD = block.attention(normed_BTD, rope, cache=cache)
-            x_BTD, normed_BTD = block.add_norm(x_BTD, attended_BTD, block.ffn_norm)
-            x_BTD, normed_BTD = block.add_norm(x_BTD, block.ffn(normed_BTD), norm)
+            x_BTD, normed_BTD = block.through_cache(x_BTD, normed_BTD, rope, cache, norm)
         return normed_BTD
 
     def _into_stream(self, x_BTD: Tensor) -> Tensor:

@@ -195,7 +195,7 @@ def _shares_heads(model: ModelConfig, num_ranks: int) -> bool:
 
 def check_tensor(model: ModelConfig, num_tokens: int, num_ranks: int, sequence: bool) -> None:
     """Raises ConfigError where heads, channels, ids or a process's tokens do not divide."""
-    channels = model.ffn_blocks if model.ffn == "swiglu" else model.ffn_dim
+    channels = model.ffn_blocks if model.is_gated else model.ffn_dim
     blocks = f", of which there are at most {channels} (blocks of gate and up)"
     shared = [
         ("model.ffn_dim", model.ffn_dim, channels, blocks if channels != model.ffn_dim else ""),

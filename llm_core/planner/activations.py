@@ -68,7 +68,7 @@ def block_numbers(
     if recompute == "full":
         return BlockNumbers(model.dim, 0, 0)
     if recompute == "selective":
-        inner = 2 if model.ffn == "swiglu" else 1
+        inner = 2 if model.is_gated else 1
         return BlockNumbers(
             model.dim, 2 * heads + 2 * keys + inner * model.ffn_dim, model.num_heads
         )
@@ -77,7 +77,7 @@ def block_numbers(
     # Unrotated queries and keys, and those before their norm, are dropped by fused kernels only.
     copies = 0 if not rotated else (0 if fused else 1) + (1 if model.qk_norm else 0)
     attention = 2 * heads + 2 * keys + copies * (heads + keys)
-    if model.ffn == "gelu":
+    if not model.is_gated:
         inner = 2
     else:
         # What auto chooses is known only after measuring; torch's kernels need the most.

@@ -192,7 +192,7 @@ def pass_bytes(model: ModelConfig) -> int:
     """Most that one pass of the engine's budget of tokens holds besides: the stream, what it adds,
     and the widest product."""
     qkv = (2 * model.num_heads + 2 * model.num_kv_heads) * model.head_dim
-    into = (3 if model.ffn == "swiglu" else 2) * model.ffn_dim
+    into = (3 if model.is_gated else 2) * model.ffn_dim
     if model.experts is not None:
         into = model.experts.top_k * (into + 3 * model.dim)
     widest = max(qkv, into)

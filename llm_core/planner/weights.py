@@ -98,7 +98,7 @@ def weights_outside(model: ModelConfig) -> dict[str, Shape]:
 def block_shapes(model: ModelConfig) -> dict[str, Shape]:
     """Of the weights of one block."""
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
-    into, width = ("gate_up", 2 * model.ffn_dim) if model.ffn == "swiglu" else ("up", model.ffn_dim)
+    into, width = ("gate_up", 2 * model.ffn_dim) if model.is_gated else ("up", model.ffn_dim)
     shapes = _norm("attention_norm", model)
     shapes |= _linear("attention.qkv", qkv, model.dim, model.qkv_bias)
     shapes |= _linear("attention.out", model.dim, model.attention_dim, model.out_bias)

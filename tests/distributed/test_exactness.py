@@ -32,6 +32,7 @@ from tests.support.distributed.trained_cases import (
     SENT,
     SENT_CROSS,
     SPARSE,
+    YOUNGER,
 )
 
 IDLE = Problem(tied=False, masks="idle", packed=True)
@@ -166,6 +167,7 @@ FAST = [
     Run(Case(SENT_CROSS[0][0], Problem(family="glm4_moe", layers=4), 1), SENT_CROSS[0][1]),
     *(Run(SPARSE[number]) for number in (3, 4, 5)),
     *(Run(CODED[number]) for number in (3, 4, 6)),
+    *(Run(YOUNGER[number]) for number in (5, 8, 11, 12)),
     *(Run(GRIDS[number]) for number in (1, 22, 32)),
     Run(Case(GRID_CROSS[0][0], Problem(), 2), GRID_CROSS[0][1]),
     Run(

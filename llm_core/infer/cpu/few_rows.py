@@ -75,7 +75,8 @@ def split_heads(qkv_BTGHD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor,
     batch, tokens, groups, parts, width = qkv_BTGHD.shape
     positions = rope[0].shape[0] * rope[0].shape[2]
     is_few = _is_few(qkv_BTGHD, groups * parts * width) and positions == batch * tokens
-    if not (is_few and qkv_BTGHD.is_contiguous()):
+    turns_whole_heads = rope[0].shape[-1] == width
+    if not (is_few and turns_whole_heads and qkv_BTGHD.is_contiguous()):
         return split_together(qkv_BTGHD, rope)
     from llm_core.kernels.cpu.decode import turn_heads
 

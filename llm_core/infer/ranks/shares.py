@@ -23,7 +23,7 @@ from torch import Tensor
 from llm_core.config import ConfigError
 from llm_core.model.config import Family, ModelConfig
 
-QUERY, KEY, CHANNEL = range(3)
+QUERY, KEY, CHANNEL, FUSED_HEAD = range(4)
 CUTS = tuple(
     (re.compile(pattern + "$"), what, dim)
     for pattern, what, dim in (
@@ -36,6 +36,10 @@ CUTS = tuple(
         (r"attn\.c_proj\.weight", QUERY, 0),
         (r"mlp\.c_fc\.(weight|bias)", CHANNEL, -1),
         (r"mlp\.c_proj\.weight", CHANNEL, 0),
+        (r"attention\.query_key_value\.(weight|bias)", FUSED_HEAD, 0),
+        (r"attention\.dense\.weight", QUERY, 1),
+        (r"mlp\.dense_h_to_4h\.(weight|bias)", CHANNEL, 0),
+        (r"mlp\.dense_4h_to_h\.weight", CHANNEL, 1),
     )
 )
 JOINT = re.compile(r"attn\.c_attn\.(weight|bias)$")
@@ -74,6 +78,7 @@ class Share:
             parts = whole.unflatten(-1, (3, -1)).narrow(-1, query.start, len(query))
             return parts.flatten(-2)
         runs = {QUERY: query, KEY: key, CHANNEL: self.channels}
+        runs[FUSED_HEAD] = _times(self.heads, 3 * width)  # GPT-NeoX: a head's query, key and value
         for pattern, what, dim in CUTS:
             if pattern.search(name):
                 return whole.narrow(dim, runs[what].start, len(runs[what]))

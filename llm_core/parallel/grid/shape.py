@@ -82,7 +82,7 @@ def grid_of(kind: TensorKind, num_ranks: int, depth: int) -> GridShape | None:
 
 def check_grid(model: ModelConfig, grid: GridShape) -> None:
     """Raises ConfigError where heads, channels, ids or the model's width do not divide."""
-    channels = model.ffn_blocks if model.ffn == "swiglu" else model.ffn_dim
+    channels = model.ffn_blocks if model.is_gated else model.ffn_dim
     blocks = " blocks of gate and up" if channels != model.ffn_dim else ""
     shared = (
         ("model.num_kv_heads", model.num_kv_heads, "", grid.side),

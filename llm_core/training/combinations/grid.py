@@ -25,6 +25,9 @@ def check_grid_settings(
         ("parallel.kind", parallel.kind, "ddp"),
         ("optim.kind", optimizer, "adamw" if optimizer in ("muon", "adafactor") else optimizer),
         ("adapter.kind", kind, "none"),
+        ("model.norm", model.norm, "rms" if model.norm == "offset_rms" else model.norm),
+        ("model.parallel_residual", model.parallel_residual, False),
+        ("model.rotary_frac", model.rotary_frac, 1.0),
         ("model.experts", "set" if model.experts is not None else "null", "null"),
         ("memory.ffn_tiles", memory.ffn_tiles, 1),
         # A layer on a square is several products, of which it would keep some.

@@ -28,6 +28,17 @@ GPT2_TYPE = {
     "out_bias": True,
     "ffn_bias": True,
 }
+GEMMA_TYPE = {"norm": "offset_rms", "ffn": "geglu", "scaled_embeddings": True}
+NEOX_TYPE = {
+    "norm": "layer",
+    "ffn": "exact_gelu",
+    "num_kv_heads": 4,
+    "qkv_bias": True,
+    "out_bias": True,
+    "ffn_bias": True,
+    "rotary_frac": 0.5,
+    "parallel_residual": True,
+}
 OURS: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama 3": {"rope_scaling": RopeScaling(2.0, 1.0, 4.0, 16)},
@@ -47,6 +58,9 @@ OURS: dict[str, dict[str, Any]] = {
     "qwen3": {"qk_norm": True, "own_head_dim": 12},
     "mistral": {"window": 6},
     "qwen2 with windows": {"qkv_bias": True, "window": 6, "full_layers": (0,)},
+    "gemma": GEMMA_TYPE | {"own_head_dim": 12},
+    "neox": NEOX_TYPE | {"tied_embeddings": False},
+    "neox, one after the other": NEOX_TYPE | {"parallel_residual": False, "ffn": "gelu"},
     "gpt2": GPT2_TYPE | {"num_kv_heads": 4},
     "mixtral": {"experts": ExpertsConfig(4, 2), "window": 6},
     "qwen2 moe": {
@@ -142,6 +156,18 @@ def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -
             r"rope_parameters \(default\) and rope_scaling \(dynamic\) must not differ",
         ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor .* must be 1.0"),
+        ({"model_type": "gemma2"}, r"model_type \(gemma2\) is not a model computed here"),
+        ({"model_type": "gemma", "hidden_act": "relu"}, r"hidden_act \(relu\) must be gelu_py"),
+        (
+            {"use_bidirectional_attention": True},
+            r"use_bidirectional_attention \(True\) must be False",
+        ),
+        ({"model_type": "gpt_neox", "hidden_act": "relu"}, r"hidden_act \(relu\) must be one of"),
+        ({"model_type": "gpt_neox", "rotary_pct": "all"}, r"rotary_pct \('all'\) must be a pos"),
+        (
+            {"model_type": "gpt_neox", "hidden_act": "gelu", "rotary_pct": 2},
+            r"rotary_frac \(2.0\) must be above 0",
+        ),
         ({"quantization_config": {"bits": 4}}, "give the original model"),
     ],
 )
@@ -276,6 +302,15 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
         GPT2_TYPE,
         GPT2_TYPE | {"num_kv_heads": 4, "qk_norm": True},
         GPT2_TYPE | {"num_kv_heads": 4, "window": 4},
+        GEMMA_TYPE | {"window": 4},
+        {"scaled_embeddings": True},
+        {"norm": "offset_rms"},
+        NEOX_TYPE | {"ffn_bias": False},
+        NEOX_TYPE | {"scaled_embeddings": True},
+        {"parallel_residual": True},
+        {"rotary_frac": 0.5},
+        GPT2_TYPE | {"num_kv_heads": 4, "parallel_residual": True},
+        {"experts": ExpertsConfig(4, 2), "rotary_frac": 0.5},
         {"window": 4, "full_layers": (0,)},
     ],
 )
@@ -286,13 +321,17 @@ def test_a_mixture_that_no_family_computes_is_refused_before_training(
         dataclasses.replace(MODEL, **values)
 
 
-def test_cached_decode_matches_full_forward_for_learned_positions_and_normed_keys() -> None:
-    from llm_core.infer.cache.rows import decode, prefill, static_cache
+@pytest.mark.parametrize("family", ["gpt2", "qwen3", "gemma", "neox", "neox, one after the other"])
+def test_cached_decode_matches_full_forward_for_every_kind_of_block(family: str) -> None:
+    from llm_core.infer.cache.rows import decode, paged_cache, prefill, static_cache
+    from llm_core.infer.cpu.products import speed_up
 
-    for values in (OURS["gpt2"], OURS["qwen3"]):
-        model = make_model(dataclasses.replace(MODEL, **values)).requires_grad_(False)
+    for make_cache in (static_cache, paged_cache):
+        model = make_model(dataclasses.replace(MODEL, **OURS[family])).requires_grad_(False)
+        if make_cache is paged_cache:
+            speed_up(model, copy_weights=True)
         prompts = [[5, 9, 2, 7], [3, 1]]
-        cache = static_cache(model, list(map(len, prompts)), 1)
+        cache = make_cache(model, list(map(len, prompts)), 1)
         prefill(model, prompts, cache)
         decoded = decode(model, [4, 8], cache)
         for row, (prompt, new) in enumerate(zip(prompts, (4, 8), strict=True)):

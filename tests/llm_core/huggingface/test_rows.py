@@ -27,7 +27,7 @@ from tests.support.engine.live_bytes import LiveBytes
 from tests.support.engine.small_runs import MODEL
 from tests.support.engine.uneven_model import make_model
 
-FAMILIES = ("llama", "qwen2", "qwen3", "gpt2")
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma", "gpt2", "gpt_neox")
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,15 @@ from tests.support.engine.triton_kernels import DEVICE, kernels_of
 CPU = torch.device("cpu")
 
 
-def config_of(family: Literal["llama", "gpt2"] = "llama") -> AdaptedModelConfig:
+Family = Literal["llama", "gpt2", "gpt_neox"]
+
+
+def config_of(family: Family = "llama") -> AdaptedModelConfig:
     # Rows of qkv: 256 + 2 x 128; of gate_up: 2 x 320.
     forms: dict[str, Any] = {}
-    if family == "gpt2":
-        forms = {"norm": "layer", "ffn": "gelu", "positions": "learned"}
+    if family != "llama":
+        positions = "learned" if family == "gpt2" else "rotary"
+        forms = {"norm": "layer", "ffn": "gelu", "positions": positions}
         forms |= dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True)
     heads = 4 if forms else 8
     values = (51, 128, 2, heads, 4, 320, 64)
@@ -80,10 +84,8 @@ def published(matrix: Tensor) -> np.ndarray:
     return out.reshape(matrix.shape)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_each_matrix_of_hugging_face_is_quantised_as_published(
-    family: Literal["llama", "gpt2"],
-) -> None:
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
+def test_each_matrix_of_hugging_face_is_quantised_as_published(family: Family) -> None:
     config = config_of(family)
     for layer in layers_of(config):
         whole = some_weights(config, layer)

@@ -13,10 +13,12 @@ from tasks.runtime.code import ROOT
 
 PRESETS = {file.stem: file for file in sorted((ROOT / "conf/model").glob("*.yaml"))}
 PUBLISHED = {  # vocabulary, parameters: counts of the published weights
+    "gemma_2b": (256000, 2_506_172_416),
     "gpt2": (50257, 124_439_808),
     "llama_1b": (128256, 1_235_814_400),
     "llama_3b": (128256, 3_212_749_824),
     "llama_8b": (128256, 8_030_261_248),
+    "pythia_160m": (50304, 162_322_944),
     "qwen2_500m": (151936, 494_032_768),
     "qwen3_600m": (151936, 596_049_920),
 }

@@ -106,6 +106,10 @@ def test_models_that_do_not_divide_are_refused_by_name(
         ({"memory": {"recompute": "selective"}}, r"memory.recompute .* set memory.recompute=full"),
         ({"model": {"num_kv_heads": 1}}, r"model.num_kv_heads .1. must be a multiple of 2"),
         (
+            {"model": {"norm": "offset_rms", "ffn": "geglu", "scaled_embeddings": True}},
+            r"model.norm .offset_rms. .*parallel.tp_kind=1d",
+        ),
+        (
             {"model": {"experts": ExpertsConfig(4, 2)}},
             r"model.experts .set. .*parallel.tp_kind=1d",
         ),

@@ -212,7 +212,7 @@ def test_an_adapter_of_a_large_model_keeps_a_fiftieth_of_the_optimizer_state() -
     assert 0 < small <= 0.02 * whole
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma", "gpt2", "gpt_neox"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_shapes_are_those_of_the_model(family: str, tied: bool) -> None:
     model = Problem(family=family, tied=tied).model()

@@ -239,7 +239,7 @@ sees the whole batch at once. Written by that command; a part of it is in `make 
 
 What is varied under each layout: micro batches, a vocabulary of 64 and of 51 ids (which no number of processes divides), a
 tied and an untied head, targets of which two in five do not count and batches of which some processes have none that counts,
-Llama, Qwen 2 and 3 and GPT-2, packed documents. Numbers are the worst over all of these of |layout - one process| / the
+Llama, Qwen 2 and 3 and GPT-2 (Gemma and GPT-NeoX under some), packed documents. Numbers are the worst over all of these of |layout - one process| / the
 largest value of the tensor. In float64 a mistake shows as a difference far above rounding (1e-16): the limit is 1e-10.
 Weights after three AdamW steps are the least exact, because a gradient near zero is divided by its own size. In float32 loss,
 norm and gradients (norm of the difference over the norm) stay within 1e-6, also with a vocabulary of 50,257, and in bfloat16

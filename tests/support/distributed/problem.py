@@ -77,8 +77,21 @@ class Problem:
             "sparse": {"attention": SPARSE},
             "gpt2": {"norm": "layer", "ffn": "gelu", "positions": "learned"}
             | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
+            "gemma": {
+                "norm": "offset_rms",
+                "ffn": "geglu",
+                "scaled_embeddings": True,
+                "own_head_dim": 6,
+            },
+            "gpt_neox": {
+                "norm": "layer",
+                "ffn": "exact_gelu",
+                "rotary_frac": 0.5,
+                "parallel_residual": True,
+            }
+            | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
         }
-        heads = 4 if self.family == "gpt2" else 8
+        heads = 4 if self.family in ("gpt2", "gpt_neox") else 8
         is_coded = self.base_codes != "none"
         return ModelConfig(
             self.vocab,

@@ -144,6 +144,28 @@ SPARSE = [
     )
 ]
 """Patterns of attention under each axis."""
+YOUNGER = [
+    cases_of(parallel, [Problem(family=family, **values)])[-1]
+    for parallel, family, values in (
+        (LAYOUTS[0], "gemma", {"packed": True}),
+        (LAYOUTS[0], "gpt_neox", {"optim": "muon"}),
+        (layout(4, "ddp"), "gemma", {"neftune": 40.0}),
+        (layout(4, "zero1"), "gpt_neox", {"tied": False, "masks": "idle"}),
+        (layout(4, "fsdp"), "gemma", {"tied": False, "optim": "lion"}),
+        (layout(4, "fsdp", tp=2), "gpt_neox", {"adapter": "lora"}),
+        (layout(4, "fsdp", tp=2), "gemma", {"kv_heads": 1}),
+        (layout(4, "ddp", tp=4), "gpt_neox", {"packed": True}),
+        (layout(4, "ddp", tp=4, tp_overlap="ring"), "gemma", {}),
+        (layout(4, "ddp", tp=2, sequence_parallel=False), "gpt_neox", {"tied": False}),
+        (layout(4, "ddp", tp=2, sequence_parallel=False), "gemma", {"adapter": "lora"}),
+        (layout(4, "zero1", pp=2, pp_schedule="zero_bubble"), "gpt_neox", {"packed": True}),
+        (layout(4, "ddp", pp=2, tp=2), "gemma", {"masks": "empty"}),
+        (layout(4, "ddp", cp=2, tp=2), "gpt_neox", {}),
+        (layout(4, "ddp", cp=4, cp_kind="ring"), "gemma", {"packed": True}),
+        (layout(8, "fsdp", pp=2, tp=2), "gpt_neox", {"packed": True}),
+    )
+]
+"""Gemma and GPT-NeoX under each axis and kind."""
 HALF_BASE = Problem(adapter="lora", base_dtype="bf16", dtype="bf16", layers=4)
 ADAPTED_CROSS = [
     (problem, one, into)
@@ -156,4 +178,4 @@ ADAPTED_CROSS = [
 ]
 """What is trained, who saves, who loads; frozen weights are in no checkpoint."""
 
-TRAINED = ADAPTED + DECOMPOSED + EXPERTS + PAIRS + NOISY + SENT + CODED + SPARSE
+TRAINED = ADAPTED + DECOMPOSED + EXPERTS + PAIRS + NOISY + SENT + CODED + YOUNGER + SPARSE

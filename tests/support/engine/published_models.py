@@ -30,6 +30,7 @@ SIZES = {
     "intermediate_size": 48,
     "max_position_embeddings": 64,
 }
+NEOX = {n: value for n, value in SIZES.items() if n != "num_key_value_heads"}
 GPT2 = {"vocab_size": 51, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 EXPERTS = SIZES | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 GLM = SIZES | {
@@ -77,6 +78,30 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "use_sliding_window": True,
             "sliding_window": 7,
             "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "gemma": ("gemma", SIZES | {"head_dim": 12}),
+    "gemma with yarn, biases and one key head": (
+        "gemma",
+        SIZES
+        | {
+            "head_dim": 8,
+            "num_key_value_heads": 1,
+            "rope_parameters": YARN_ROPE,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gpt neox": ("gpt_neox", NEOX),
+    "gpt neox, one after the other": (
+        "gpt_neox",
+        NEOX
+        | {
+            "use_parallel_residual": False,
+            "tie_word_embeddings": True,
+            "attention_bias": False,
+            "hidden_act": "gelu_new",
+            "rope_parameters": YARN_ROPE | {"partial_rotary_factor": 0.5},
         },
     ),
     "gpt 2": ("gpt2", GPT2),

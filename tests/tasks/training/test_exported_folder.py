@@ -46,6 +46,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "out_bias": True,
         "ffn_bias": True,
     },
+    "gemma": {"norm": "offset_rms", "ffn": "geglu", "scaled_embeddings": True},
+    "gpt_neox": {
+        "norm": "layer",
+        "ffn": "exact_gelu",
+        "qkv_bias": True,
+        "out_bias": True,
+        "ffn_bias": True,
+        "rotary_frac": 0.5,
+        "parallel_residual": True,
+    },
 }
 
 
@@ -62,7 +72,7 @@ def make_tokenizer(documents: Artifact, folder: Path, **config: Any) -> Artifact
 def make_folder(folder: Path, tokenizer: Artifact, family: str = "llama") -> Path:
     """What the train stage leaves, with weights that are random and large."""
     vocab_size, eos_id = tokenizer.metrics["vocab_size"], load_tokenizer(tokenizer.path).eos_id
-    heads = 4 if family == "gpt2" else 2
+    heads = 4 if family in ("gpt2", "gpt_neox") else 2
     shape = {
         "dim": 32,
         "num_layers": 2,

@@ -72,7 +72,19 @@ GPT2 = {
 }
 
 
-@pytest.mark.parametrize("values", [{"qk_norm": True, "num_kv_heads": 2, "window": 5}, GPT2])
+NEOX = {
+    "norm": "layer",
+    "ffn": "exact_gelu",
+    "rotary_frac": 0.5,
+    "parallel_residual": True,
+    **dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), True),
+}
+GEMMA = {"norm": "offset_rms", "ffn": "geglu", "scaled_embeddings": True, "num_kv_heads": 1}
+
+
+@pytest.mark.parametrize(
+    "values", [{"qk_norm": True, "num_kv_heads": 2, "window": 5}, GPT2, NEOX, GEMMA]
+)
 def test_logits_are_those_of_one_process(
     values: dict[str, Any], pair: Models, tmp_path: Path
 ) -> None:
