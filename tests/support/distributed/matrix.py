@@ -145,10 +145,7 @@ def is_possible(parallel: ParallelConfig, saving: MemoryConfig, problem: Problem
 
 def failures(run: Run, found: dict[str, float]) -> list[str]:
     """What is further from one process than its arithmetic allows."""
-    problem = run.case.problem
-    # Kernels add up in another order than torch, so norms of later steps are those of other
-    # weights.
-    limits = LIMITS[problem.dtype] | ({"norm": 1e-5} if problem.kernels != "torch" else {})
+    limits = LIMITS[run.case.problem.dtype]
     return [
         f"{kind} {value:.2g}"
         for kind, value in found.items()
