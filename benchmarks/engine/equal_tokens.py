@@ -8,7 +8,7 @@ time is measured. `--table FILE` gets a line of JSON for each run as soon as it 
 the same file continues after those of the same seed and steps.
 
 The last line is JSON: {run: {"val_loss", "over" (val_loss over that of the run it is compared with,
-less 1), "bytes_per_token" (sent by one process, of each token of the whole batch)}}.
+less 1), "bytes_per_token" (sent by a process in the mean, for each token of the whole batch)}}.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from benchmarks.engine import throttled
 from benchmarks.engine.layouts import WORLD, add_rows
@@ -118,7 +119,7 @@ def _rank(rank: int, folder: Path, name: str, asked: dict[str, int]) -> None:
         )
     trainer, _ = make_trainer(config, parallel, optim, rank, folder)
     everyone = Ranks(rank, WORLD, torch.device("cpu"))
-    sent_bytes = take_steps(trainer, asked["steps"], everyone, link)
+    sent_bytes = float(everyone.sum(take_steps(trainer, asked["steps"], everyone, link))) / WORLD
     sums = trainer.validation_sums()
     assert sums is not None
     if rank == 0:
@@ -131,7 +132,7 @@ def _rank(rank: int, folder: Path, name: str, asked: dict[str, int]) -> None:
     dist.destroy_process_group()
 
 
-def take_steps(trainer: Trainer, steps: int, everyone: Ranks, link: throttled.Link) -> float:
+def take_steps(trainer: Trainer, steps: int, everyone: Ranks, link: throttled.Link) -> Tensor:
     """Train to the end; the bytes that this process has sent."""
     outer = trainer.outer = make_outer(trainer.config.parallel, trainer.layout)
     attended = nullcontext(0) if outer is None else outer.attended(0)
@@ -144,7 +145,8 @@ def take_steps(trainer: Trainer, steps: int, everyone: Ranks, link: throttled.Li
             if outer is not None:
                 outer.after(step)
         meet(trainer)
-    return link.sent_bytes - sent + (0 if outer is None else outer.moved_bytes)
+    moved = 0 if outer is None else outer.moved_bytes
+    return torch.tensor(link.sent_bytes - sent + moved, dtype=torch.float64)
 
 
 if __name__ == "__main__":
