@@ -5,7 +5,7 @@ itself, and compares the loss and the bytes sent for each token: four processes 
 bytes of the sample on a cosine, with the same initial weights and rows for all. Losses are of
 held-out text after the last step. What is compared is arithmetic and bytes: links are free, and no
 time is measured. `--table FILE` gets a line of JSON for each run as soon as it is done; a call with
-the same file continues after those of the same seed and steps.
+the same file continues after those of the same settings.
 
 The last line is JSON: {run: {"val_loss", "over" (val_loss over that of the run it is compared with,
 less 1), "bytes_per_token" (sent by a process in the mean, for each token of the whole batch)}}.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import tempfile
 from contextlib import nullcontext
@@ -28,7 +27,14 @@ from torch import Tensor
 
 from benchmarks.engine import throttled
 from benchmarks.engine.layouts import WORLD, add_rows
-from benchmarks.engine.parallel_runs import ROWS, TOKENS, make_trainer, meet, settings
+from benchmarks.engine.parallel_runs import (
+    ROWS,
+    TOKENS,
+    answer_of,
+    make_trainer,
+    meet,
+    settings,
+)
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.ranks import Ranks
 from llm_core.printing import percent, show
@@ -72,7 +78,7 @@ def main() -> None:
         for name in arguments.only:
             setting = {"run": name} | asked
             if not any(setting.items() <= row.items() for row in iter_rows(table)):
-                add_rows(table, [setting | train(name, asked)])
+                add_rows(table, [setting | answer_of(_rank, name, asked)])
         found = {r["run"]: r for r in iter_rows(table) if asked.items() <= r.items()}
     for name, row in found.items():
         base = found.get(RUNS[name][2])
@@ -83,22 +89,6 @@ def main() -> None:
             f" {row['bytes_per_token']:9.1f} bytes a token"
         )
     show(json.dumps(found))
-
-
-def train(name: str, asked: dict[str, int]) -> dict[str, float]:
-    """A run in processes of its own."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        given = (Path(folder), name, asked)
-        ranks = [context.Process(target=_rank, args=(rank, *given)) for rank in range(WORLD)]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join()
-        if any(rank.exitcode for rank in ranks):
-            raise RuntimeError(f"a process of {name} failed; its traceback is above")
-        found: dict[str, float] = json.loads((Path(folder) / "found.json").read_text("utf-8"))
-    return found
 
 
 def _rank(rank: int, folder: Path, name: str, asked: dict[str, int]) -> None:

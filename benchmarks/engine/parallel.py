@@ -10,7 +10,7 @@ record of `textmill calibrate` that `--hardware FILE` names; without one the mac
 first, for as many processes.
 
 `--table FILE` gets a line of JSON for each layout and link once that layout is done, and a call
-with the same file continues after those. `--chart FILE` draws the table.
+with the same file continues after those of as many seconds. `--chart FILE` draws the table.
 
 The last line is JSON: {link: {layout: {"steps", "tokens_per_s", "predicted_tokens_per_s",
 "bytes_per_step" (sent by one process), "val_loss"}}}.
@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import os
 import tempfile
 import time
@@ -43,6 +42,7 @@ from benchmarks.engine.parallel_runs import (
     ROWS,
     TOKENS,
     Deadline,
+    answer_of,
     in_rounds,
     make_trainer,
     settings,
@@ -87,15 +87,18 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         table = arguments.table or Path(folder) / "table.jsonl"
-        known = {row["layout"] for row in iter_rows(table)}
+        asked = {"seconds": arguments.seconds}
+        known = {row["layout"] for row in iter_rows(table) if asked.items() <= row.items()}
         missing = [name for name in arguments.only if name not in known]
         if missing:
             hardware = hardware_of(arguments.hardware, Path(folder))
         for name in missing:
-            add_rows(table, rows_of(name, measure(name, arguments.seconds), hardware))
+            measured = answer_of(_rank, name, arguments.seconds)
+            add_rows(table, [row | asked for row in rows_of(name, measured, hardware)])
         found: dict[str, Rows] = {link: {} for link in LINKS}
         for row in iter_rows(table):
-            found[row.pop("link")][row.pop("layout")] = row
+            if asked.items() <= row.items():
+                found[row.pop("link")][row.pop("layout")] = row
     if arguments.chart:
         arguments.chart.write_text(chart(found), "utf-8")
     show(json.dumps(found))
@@ -103,22 +106,6 @@ def main() -> None:
 
 def hardware_of(record: Path | None, state: Path) -> HardwareConfig:
     return calibrate(WORLD, state) if record is None else build(HardwareConfig, read_record(record))
-
-
-def measure(name: str, seconds: float) -> Rows:
-    """{link: what was found} of a layout, in processes of its own."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        given = (Path(folder), name, seconds)
-        ranks = [context.Process(target=_rank, args=(rank, *given)) for rank in range(WORLD)]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join()
-        if any(rank.exitcode for rank in ranks):
-            raise RuntimeError(f"a process of {name} failed; its traceback is above")
-        found: Rows = json.loads((Path(folder) / "found.json").read_text("utf-8"))
-    return found
 
 
 def rows_of(name: str, measured: Rows, hardware: HardwareConfig) -> list[dict[str, Any]]:
