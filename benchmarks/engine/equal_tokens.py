@@ -20,6 +20,7 @@ import tempfile
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ from torch import Tensor
 from benchmarks.engine import throttled
 from benchmarks.engine.layouts import WORLD, add_rows
 from benchmarks.engine.parallel_runs import (
+    MODEL,
     ROWS,
     TOKENS,
     answer_of,
@@ -35,6 +37,7 @@ from benchmarks.engine.parallel_runs import (
     meet,
     settings,
 )
+from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.ranks import Ranks
 from llm_core.printing import percent, show
@@ -46,6 +49,7 @@ from llm_core.training.validate import result
 
 ADAM = OptimConfig(lr=1e-3, beta2=0.98, warmup_steps=50)
 LAMB = replace(ADAM, kind="lamb", lr=5e-3)
+MODELS = {"demo": MODEL, "tiny": ModelConfig(256, 64, 2, 4, 4, 176, 1024)}
 RUNS: dict[str, tuple[str, OptimConfig, str]] = {
     "AdamW": ("DDP", ADAM, "AdamW"),
     "1-bit Adam": ("1-bit Adam", ADAM, "AdamW"),
@@ -64,6 +68,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
+    add("--model", choices=MODELS, default="demo")
     add("--steps", type=int, default=1000)
     add("--seed", type=int, default=0, help="of the initial weights")
     add("--warmup", type=int, default=200, help="steps whose sums are exact")
@@ -71,8 +76,8 @@ def main() -> None:
     add("--only", nargs="*", default=list(RUNS), choices=RUNS)
     add("--table", type=Path, help="JSON lines of the runs so far")
     arguments = parser.parse_args()
-    names = ("steps", "seed", "warmup", "compress_rank")
-    asked = {name: getattr(arguments, name) for name in names}
+    names = ("model", "steps", "seed", "warmup", "compress_rank")
+    asked: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     with tempfile.TemporaryDirectory() as folder:
         table = arguments.table or Path(folder) / "table.jsonl"
         for name in arguments.only:
@@ -91,7 +96,7 @@ def main() -> None:
     show(json.dumps(found))
 
 
-def _rank(rank: int, folder: Path, name: str, asked: dict[str, int]) -> None:
+def _rank(rank: int, folder: Path, name: str, asked: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank)}
     link, _ = throttled.register(*throttled.FREE)
@@ -107,7 +112,7 @@ def _rank(rank: int, folder: Path, name: str, asked: dict[str, int]) -> None:
             compress_warmup_steps=asked["warmup"],
             compress_rank=asked["compress_rank"],
         )
-    trainer, _ = make_trainer(config, parallel, optim, rank, folder)
+    trainer, _ = make_trainer(config, parallel, optim, rank, folder, MODELS[asked["model"]])
     everyone = Ranks(rank, WORLD, torch.device("cpu"))
     sent_bytes = float(everyone.sum(take_steps(trainer, asked["steps"], everyone, link))) / WORLD
     sums = trainer.validation_sums()

@@ -110,15 +110,20 @@ class Deadline:
 
 
 def make_trainer(
-    train: TrainConfig, parallel: ParallelConfig, optim: OptimConfig, rank: int, folder: Path
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    optim: OptimConfig,
+    rank: int,
+    folder: Path,
+    model: ModelConfig = MODEL,
 ) -> tuple[Trainer, Deadline]:
     """On rows of the sample's bytes; the deadline is for workers that do not wait for others."""
     nowhere, deadline = Path("none"), Deadline()
-    config = RunConfig(MODEL, optim, train, parallel, nowhere, nowhere)
+    config = RunConfig(model, optim, train, parallel, nowhere, nowhere)
     device = torch.device("cpu")
     world = parallel.num_processes
     ranks = Ranks(rank if world > 1 else 0, world, device, *make_meshes(parallel, device))
-    layout = build_layout(MODEL, parallel, train, ranks)
+    layout = build_layout(model, parallel, train, ranks)
     optimizer = build_optimizer(layout, optim)
     text = Text()
     # A member of DiLoCo is a run of one process, and reads its share.
