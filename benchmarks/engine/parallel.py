@@ -80,7 +80,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--hardware", type=Path, help="a record of textmill calibrate")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each layout and link")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each layout and link")
     parser.add_argument("--only", nargs="*", default=list(LAYOUTS), choices=LAYOUTS)
     parser.add_argument("--table", type=Path, help="JSON lines of what was measured so far")
     parser.add_argument("--chart", type=Path, help="SVG of the table")
