@@ -81,10 +81,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = arguments.table or Path(folder) / "table.jsonl"
         for name in arguments.only:
-            setting = {"run": name} | asked
+            setting = setting_of(name, asked)
             if not any(setting.items() <= row.items() for row in iter_rows(table)):
                 add_rows(table, [setting | answer_of(_rank, name, asked)])
-        found = {r["run"]: r for r in iter_rows(table) if asked.items() <= r.items()}
+        found = {
+            row["run"]: row
+            for row in iter_rows(table)
+            if setting_of(row["run"], asked).items() <= row.items()
+        }
     for name, row in found.items():
         base = found.get(RUNS[name][2])
         row["over"] = None if base is None else row["val_loss"] / base["val_loss"] - 1
@@ -94,6 +98,15 @@ def main() -> None:
             f" {row['bytes_per_token']:9.1f} bytes a token"
         )
     show(json.dumps(found))
+
+
+def setting_of(name: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What decides the result of a run."""
+    compress = settings(RUNS[name][0], Path("none"))[1].compress
+    used = {"onebit": {"warmup"}, "powersgd": {"warmup", "compress_rank"}}.get(compress, set())
+    return {"run": name} | {
+        key: value for key, value in asked.items() if key in {"model", "steps", "seed"} | used
+    }
 
 
 def _rank(rank: int, folder: Path, name: str, asked: dict[str, Any]) -> None:

@@ -39,8 +39,8 @@ def chart(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     whole_width, whole_height = WIDTH * min(2, len(panels)), height * ((len(panels) + 1) // 2)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole_width}" height="{whole_height}"'
-        ' font-family="sans-serif" font-size="12"><rect width="100%" height="100%"'
-        f' fill="white"/>{"".join(parts)}</svg>\n'
+        ' font-family="sans-serif" font-size="12"><rect fill="white"'
+        f' width="{whole_width}" height="{whole_height}"/>{"".join(parts)}</svg>\n'
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.engine.equal_tokens import setting_of
 from benchmarks.engine.parallel import LINKS, predict
 from benchmarks.engine.parallel_chart import BEST, chart
 from benchmarks.engine.parallel_runs import LAYOUTS
@@ -44,3 +45,16 @@ def test_a_panel_of_the_chart_has_every_layout_by_its_loss() -> None:
     widths = [float(width) for width in re.findall(r'<rect x="\d+" [^>]*width="(\d+)"', drawn)]
     assert widths[0] < widths[1] < widths[2], "losses of all links have one scale"
     assert drawn.count(f'fill="{BEST}"') == 2, "the best of each link"
+
+
+def test_a_run_is_the_same_run_under_settings_that_it_does_not_use() -> None:
+    asked = {"model": "tiny", "steps": 10, "seed": 0, "warmup": 4, "compress_rank": 8}
+
+    def differ(name: str) -> set[str]:
+        return {
+            key for key in asked if setting_of(name, asked) != setting_of(name, asked | {key: 1})
+        }
+
+    assert differ("AdamW") == differ("DiLoCo") == {"model", "steps", "seed"}
+    assert differ("1-bit LAMB") == {"model", "steps", "seed", "warmup"}
+    assert differ("PowerSGD") == set(asked)
