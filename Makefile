@@ -94,7 +94,7 @@ bench-plan: $(VENV)/.installed ## Hold the planner's times against measured step
 bench-layouts: $(VENV)/.installed ## Hold parallel=auto against every layout of four CPU processes with throttled links; ARGS="--hardware FILE --table FILE --model wide --top 8"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine.layouts $(ARGS)
 
-bench-parallel: $(VENV)/.installed ## Train a small model under every kind of layout over slow links, 10 minutes; ARGS="--hardware FILE --chart FILE"
+bench-parallel: $(VENV)/.installed ## Train a small model under every kind of layout over slow links, 12 minutes; ARGS="--table FILE --chart FILE"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engine.parallel $(ARGS)
 
 bench-overhead: $(VENV)/.installed ## Time a run whose stages are all in the store: what Prefect and MLflow cost

@@ -5,14 +5,16 @@ processes of this CPU whose links are throttled (`benchmarks.engine.throttled`).
 layouts of `llm_core.planner.layouts` and 12 of the others: these, in the order of their predicted
 times, are cut into 12 runs, of which each gives its middle one. Without `--top` all are timed. All
 are without recomputation, which no memory here asks for. A time is the median of `--steps` after
-one, each as long as the slowest process took. `--table FILE` keeps each layout as soon as it is
-timed, with the load of the machine, and a call with the same file continues after them. The
-constants of the CPU are those of `--hardware FILE`, a record of `textmill calibrate`; those of the
-links are what was asked for.
+one, each as long as the slowest process took. The constants of the CPU are those of `--hardware
+FILE`, a record of `textmill calibrate`; those of the links are what was asked for.
 
-The last line is JSON: {"model", "legal" (layouts), "selected" (of them), "measured", "chosen",
-"chosen_ms", "best", "best_ms", "ratio" (of the first choice to the measured best), "within_5",
-"spearman" (correlation of predicted and measured order)}.
+`--table FILE` gets a line of JSON for each layout as soon as it is timed, with the load of the
+machine. A call with the same file continues after those of the same model and links, so that all
+can be timed in pieces of `--seconds`, whenever the machine is idle.
+
+The last line is JSON: {"model", "legal" (layouts), "selected" (of them), "measured", "left" (of the
+selected), "chosen", "chosen_ms", "best", "best_ms", "ratio" (of the first choice to the measured
+best), "within_5", "spearman" (correlation of predicted and measured order)}.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from scipy.stats import spearmanr
 from benchmarks.engine import throttled
 from llm_core.calibration.steps import random_step
 from llm_core.config import build
+from llm_core.durable import write_durably
 from llm_core.model.config import ModelConfig
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
@@ -46,6 +49,7 @@ from llm_core.planner.layouts import Candidate, choose_layout
 from llm_core.planner.step import Work
 from llm_core.printing import show
 from llm_core.training.config import TrainConfig
+from llm_core.training.metric_log import iter_rows
 
 WORLD = 4
 MODELS = {
@@ -54,7 +58,8 @@ MODELS = {
 }
 """(shape, rows of a step, tokens of a row): many weights for few tokens, and the reverse."""
 Table = dict[str, dict[str, Any]]
-"""{name of a layout: {"steps_s": of each step, "load": of the machine when they ended}}."""
+"""{name of a layout: {"model", "start_ms", "mb_s", "layout", "steps_s" (of each step), "load" (of
+the machine when they ended)}}."""
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 
 
@@ -71,24 +76,39 @@ def main() -> None:
     add("--top", type=int, help="time so many of the planner's first, and --sample others")
     add("--sample", type=int, default=12)
     add("--seconds", type=float, default=150.0, help="begin no layout after that")
-    add("--table", type=Path, required=True, help="JSON of the rows so far")
+    add("--table", type=Path, required=True, help="JSON lines, one for each layout")
     arguments = parser.parse_args()
     hardware = throttle(
         build(HardwareConfig, read_record(arguments.hardware)), arguments.start_ms, arguments.mb_s
     )
     ranked = candidates(arguments.model, hardware)
     wanted = ranked if arguments.top is None else select(ranked, arguments.top, arguments.sample)
-    table: Path = arguments.table
-    known: Table = json.loads(table.read_text("utf-8")) if table.exists() else {}
+    known = known_rows(arguments.table, setting_of(arguments))
 
     def keep(name: str, steps_s: list[float]) -> None:
-        known[name] = {"steps_s": steps_s, "load": os.getloadavg()[0]}
-        table.write_text(json.dumps(known, indent=1), "utf-8")
+        row = {"layout": name, "steps_s": steps_s, "load": os.getloadavg()[0]}
+        known[name] = setting_of(arguments) | row
+        add_rows(arguments.table, [known[name]])
         show(f"{name:60} {median_s(known[name]) * 1e3:9.0f} ms", flush=True)
 
     if missing := [one for one in wanted if one.name not in known]:
         measure(missing, arguments, keep)
-    report(arguments.model, ranked, len(wanted), known)
+    report(arguments.model, ranked, wanted, known)
+
+
+def setting_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What rows of one table have in common."""
+    return {"model": arguments.model, "start_ms": arguments.start_ms, "mb_s": arguments.mb_s}
+
+
+def known_rows(file: Path, setting: Mapping[str, Any]) -> Table:
+    """Of a setting, those timed so far."""
+    return {row["layout"]: row for row in iter_rows(file) if setting.items() <= row.items()}
+
+
+def add_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Put rows at the end of a table, in place of one that was torn off."""
+    write_durably(file, (json.dumps(row) + "\n" for row in [*iter_rows(file), *rows]))
 
 
 def select(ranked: Sequence[Candidate], top: int, sample: int) -> list[Candidate]:
@@ -193,7 +213,9 @@ def _steps_s(work: Work, ranks: Ranks, num_steps: int) -> list[float]:
     return found[1:]
 
 
-def report(model: str, ranked: Sequence[Candidate], num_selected: int, known: Table) -> None:
+def report(
+    model: str, ranked: Sequence[Candidate], wanted: Sequence[Candidate], known: Table
+) -> None:
     """The rows in their measured order, each with its predicted place and time."""
     rows = [
         (median_s(known[one.name]), place, one)
@@ -214,7 +236,8 @@ def report(model: str, ranked: Sequence[Candidate], num_selected: int, known: Ta
     found = {
         "model": model,
         "legal": len(ranked),
-        "selected": num_selected,
+        "selected": len(wanted),
+        "left": sum(one.name not in known for one in wanted),
         "measured": len(rows),
         "chosen": ranked[0].name,
         "chosen_ms": chosen_s * 1e3,

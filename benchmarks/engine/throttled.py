@@ -134,6 +134,26 @@ class ThrottledGroup(dist.ProcessGroup):
         work = self._gloo.recv(tensors, source, tag)
         return self._late(work, tensors, sum(each.nbytes for each in tensors), self._in, 1)
 
+    def recv_anysource(self, tensors: Any, tag: int) -> Arrival:
+        work = self._gloo.recv_anysource(tensors, tag)
+        return Arrival(work, sum(each.nbytes for each in tensors), self._in)
+
+
+class Arrival:
+    """A message from whoever sends next, once its link has brought it; who that was is known then,
+    for which torch's futures have no place."""
+
+    def __init__(self, work: Any, num_bytes: float, link: Link) -> None:
+        self._work, self._num_bytes, self._link = work, num_bytes, link
+
+    def wait(self) -> bool:
+        self._work.wait()
+        self._link.pass_through(self._num_bytes, 1)
+        return True
+
+    def _source_rank(self) -> int:
+        return int(self._work._source_rank())
+
 
 def register(start_s: float, bytes_per_s: float) -> tuple[Link, Link]:
     """Make the backend known to torch under `NAME`, for this process; its links (out, in)."""

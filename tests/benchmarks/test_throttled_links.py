@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 from pathlib import Path
 
@@ -9,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.engine.layouts import MODELS, candidates, select, throttle
+from benchmarks.engine.layouts import (
+    MODELS,
+    add_rows,
+    candidates,
+    known_rows,
+    select,
+    setting_of,
+    throttle,
+)
 from llm_core.planner.hardware import HardwareConfig
 from tests.support.distributed.processes import run_program
 
@@ -46,3 +55,20 @@ def test_a_selection_has_the_first_layouts_and_some_of_every_predicted_time(
     if others:
         length = (len(ranked) - top) / len(others)
         assert max(gaps) <= length + 1
+
+
+def test_a_table_continues_after_what_was_timed_of_the_same_model_and_links(
+    tmp_path: Path,
+) -> None:
+    file, setting = tmp_path / "table.jsonl", argparse.Namespace(model="wide", start_ms=2, mb_s=10)
+    assert known_rows(file, setting_of(setting)) == {}
+    for name in ("pp 4", "tp 4"):
+        add_rows(file, [setting_of(setting) | {"layout": name, "steps_s": [1.0], "load": 0.0}])
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:20])
+    assert list(known_rows(file, setting_of(setting))) == ["pp 4", "tp 4"]
+    add_rows(file, [setting_of(setting) | {"layout": "fsdp 4", "steps_s": [2.0], "load": 0.0}])
+    assert file.read_bytes().startswith(whole), "a torn row is gone, and no whole one"
+    assert list(known_rows(file, setting_of(setting))) == ["pp 4", "tp 4", "fsdp 4"]
+    for other in ({"model": "long"}, {"mb_s": 4}):
+        assert not known_rows(file, setting_of(argparse.Namespace(**vars(setting) | other)))

@@ -36,7 +36,9 @@ from tests.support.engine.small_runs import (
     trainer_arguments,
 )
 
-MEMBERS, NUM_STEPS, ROUND_STEPS, KILLS = 4, 600, 20, 8
+MEMBERS, NUM_STEPS, ROUND_STEPS, LEASE_S = 4, 1200, 20, 3.0
+EACH, LATE_ROUND = 6, 3
+"""Of kills and of stops; the round after which the last member begins."""
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +244,7 @@ def test_a_member_that_is_rounds_late_goes_on_with_the_newest(
 
 
 def config_of(folder: Path, member: int) -> RunConfig:
-    outer = OuterConfig("diloco", ROUND_STEPS, MEMBERS, member, folder / "meeting", lease_s=3.0)
+    outer = OuterConfig("diloco", ROUND_STEPS, MEMBERS, member, folder / "meeting", lease_s=LEASE_S)
     train = {
         "num_steps": NUM_STEPS,
         "validate_every": 0,
@@ -261,32 +263,57 @@ def start(arguments: list[str]) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_four_members_with_random_kills_finish_with_the_same_weights(tmp_path: Path) -> None:
+def test_members_that_are_killed_stopped_and_late_finish_with_the_same_weights(
+    tmp_path: Path,
+) -> None:
+    """Kills, and stops that outlast a lease or not, come at random; one member begins late."""
     lines = [trainer_arguments(tmp_path / str(m), config_of(tmp_path, m)) for m in range(MEMBERS)]
-    running = [start(line) for line in lines]
-    chance, kills, until = random.Random(3), 0, time.monotonic() + 400
+    works = [tmp_path / str(m) / "work" for m in range(MEMBERS)]
+    running = [start(line) for line in lines[:-1]]
+    chance, until = random.Random(3), time.monotonic() + 500
+    done = {"kill": 0, "stop": 0}
+
+    def has_begun(member: int) -> bool:
+        return len(read_rows(works[member] / "metrics.jsonl")) > 10
+
     try:
         while any(one.poll() is None for one in running):
-            assert time.monotonic() < until, "they hang"
+            assert time.monotonic() < until, f"they hang after {done}"
             time.sleep(chance.uniform(0.5, 2.0))
-            member = chance.randrange(MEMBERS)
-            rows = read_rows(tmp_path / str(member) / "work" / "metrics.jsonl")
-            if kills < KILLS and len(rows) > 10 and running[member].poll() is None:
+            if len(running) < MEMBERS and newest_round(tmp_path) >= LATE_ROUND:
+                running.append(start(lines[-1]))
+            member = chance.randrange(len(running))
+            kind = chance.choice([name for name, count in done.items() if count < EACH] or [""])
+            if not kind or not has_begun(member) or running[member].poll() is not None:
+                continue
+            # Either within its lease, or after it.
+            away_s = chance.choice((0.0, LEASE_S + 1))
+            if kind == "kill":
                 running[member].kill()
                 running[member].wait()
-                kills += 1
-                time.sleep(chance.choice((0.0, 4.0)))  # within its lease, or after it
+                time.sleep(away_s)
                 running[member] = start(lines[member])
+            else:
+                running[member].send_signal(signal.SIGSTOP)
+                time.sleep(0.5 + away_s)
+                running[member].send_signal(signal.SIGCONT)
+            done[kind] += 1
     finally:
         for one in running:
             one.kill()
             one.wait()
-    assert kills == KILLS
-    works = [tmp_path / str(m) / "work" for m in range(MEMBERS)]
+    assert len(running) == MEMBERS and set(done.values()) == {EACH}
     assert {read_status(work / "status.json")["outcome"] for work in works} == {"finished"}
     models = {(work / "model" / "model.safetensors").read_bytes() for work in works}
     assert len(models) == 1
-    assert (tmp_path / "meeting" / f"round-{NUM_STEPS // ROUND_STEPS:08d}" / "state").exists()
+    assert newest_round(tmp_path) == NUM_STEPS // ROUND_STEPS
+    late = [row["step"] for row in read_rows(works[-1] / "metrics.jsonl") if "train_loss" in row]
+    assert late[0] > LATE_ROUND * ROUND_STEPS, "it took the weights of the newest round"
     rows = read_rows(works[0] / "metrics.jsonl")
     losses = [row["train_loss"] for row in rows if "train_loss" in row]
     assert losses[-1] < 0.6 * losses[0]
+
+
+def newest_round(folder: Path) -> int:
+    states = (folder / "meeting").glob("round-*/state")
+    return max((int(state.parent.name.split("-")[1]) for state in states), default=0)

@@ -9,12 +9,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.services.processes import descendants
+from llm_core.checkpoint.reader import PieceFiles
+from llm_core.checkpoint.weights import open_weights
 from llm_core.config import ConfigError, key_config
 from llm_core.optim.config import GuardConfig
 from llm_core.parallel.config import ParallelConfig
@@ -130,27 +133,39 @@ def test_only_stale_gradients_decide_a_result() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lost", ["server", "worker"])
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_a_run_that_is_stopped_and_loses_a_server_finishes(tmp_path: Path, staleness: int) -> None:
+def test_a_run_that_is_stopped_and_loses_a_process_counts_every_gradient_once(
+    tmp_path: Path, staleness: int, lost: str
+) -> None:
+    """One process serves and both work; checkpoints are written while training goes on."""
+    steps = {"num_steps": 80, "checkpoint_every": 5, "validate_every": 40}
+    served = {"kind": "server", "num_processes": 2, "servers": 1, "staleness": staleness}
     config = run_config(
         tmp_path,
-        train={"num_steps": 80, "checkpoint_every": 5, "validate_every": 40},
-        parallel={"kind": "server", "num_processes": 2, "staleness": staleness, "max_restarts": 1},
+        train=steps | {"checkpoint_in_background": True},
+        parallel=served | {"max_restarts": 1},
     )
-    write_config(tmp_path / "config.json", config)
     assert train(tmp_path, config, stop) == 75
     assert read_status(tmp_path / "status.json")["outcome"] == "preempted"
-    assert train(tmp_path, config, kill) == 0
+    assert train(tmp_path, config, partial(kill, 0 if lost == "server" else 1)) == 0
     rows = read_rows(tmp_path / "metrics.jsonl")
-    steps = [row["step"] for row in rows if "train_loss" in row]
-    assert steps == list(range(1, 81))
+    assert [row["step"] for row in rows if "train_loss" in row] == list(range(1, 81))
     assert {"preempted", "resumed"} <= {row.get("event") for row in rows}
     assert b"exitcode: -9" in (tmp_path / "log").read_bytes()
+    # A stale server updates with the gradient of each worker, and else with their sum.
+    assert updates_in(tmp_path) == 80 * (2 if staleness else 1)
     if staleness == 0:
         whole = tmp_path / "whole"
         whole.mkdir()
         assert train(whole, config, lambda _: None) == 0
         assert result_bytes(whole) == result_bytes(tmp_path)
+
+
+def updates_in(folder: Path) -> int:
+    """Of the last checkpoint."""
+    with open_weights(folder / "checkpoints") as saved:
+        return int(saved._whole("optimizer.num_updates", PieceFiles(saved.folder)))
 
 
 def train(folder: Path, config: RunConfig, then: Callable[[int], None]) -> int:
@@ -179,11 +194,13 @@ def stop(launcher: int) -> None:
     os.kill(launcher, signal.SIGTERM)
 
 
-def kill(launcher: int) -> None:
-    """The last of its processes that train."""
-    ranks = [
+def kill(rank: int, launcher: int) -> None:
+    """One of its processes that train, a moment after the checkpoint."""
+    time.sleep(0.2)
+    (pid,) = [
         pid
         for pid in descendants([launcher])[1:]
-        if b"llm_core.training.train" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text("utf-8").split("\0")
+        and b"llm_core.training.train" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
-    os.kill(ranks[-1], signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)

@@ -73,7 +73,7 @@ class Worker:
         )
         # Its own, since the server's thread receives while the trainer's exchanges.
         timeout = timedelta(seconds=self._config.timeout_s)
-        self._group = dist.new_group(backend="gloo", timeout=timeout)
+        self._group = dist.new_group(timeout=timeout)
         self._own = dict(self.layout.bare.named_parameters())
         self._server: Server | None = None
         self._clock, self._stop_at = 0, float("inf")

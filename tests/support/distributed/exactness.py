@@ -12,7 +12,6 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,9 +31,8 @@ from llm_core.optim.config import GroupRule, MuonConfig, OptimConfig
 from llm_core.optim.guard import StepReport
 from llm_core.parallel.apply import build_layout
 from llm_core.parallel.config import ParallelConfig
-from llm_core.parallel.layout import Layout
 from llm_core.parallel.ranks import Ranks, make_meshes
-from llm_core.parallel.weights import whole_weights
+from llm_core.parallel.weights import whole_weights, write_weights
 from llm_core.training.adapted import trains
 from llm_core.training.config import TrainConfig
 from llm_core.training.preference.config import PreferenceConfig
@@ -43,6 +41,7 @@ from llm_core.training.throughput import StepClock
 from llm_core.training.trainer import Trainer
 from llm_core.training.validate import ValidationSet
 from tests.support.distributed.cases import Case, micro_sizes
+from tests.support.distributed.gradients import gradients_into
 from tests.support.distributed.problem import TOKENS, Problem
 
 offload.PAGE = offload.GRAIN  # so that models as small as these have several
@@ -182,12 +181,14 @@ def make_trainer(
     )
 
 
-def compute(trainer: Trainer) -> Found:
+def compute(trainer: Trainer, begun: list[Found] | None = None) -> Found:
     """Everything worth comparing, on the first rank; the weights after three steps are left in the
-    trainer."""
+    trainer. begun: gets the weights that each step begins with."""
     ranks, layout = trainer.ranks, trainer.layout
     found = {f"initial.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
     for step in range(NUM_STEPS):
+        if begun is not None:
+            begun.append({k: v.clone() for k, v in whole_weights(layout, ranks).items()})
         with gradients_into(found, trainer) if step == 0 else nullcontext():
             report = trainer.train_step(step, LR)
         found[f"loss.{step}"], found[f"norm.{step}"] = report[:2].unbind()
@@ -198,36 +199,6 @@ def compute(trainer: Trainer) -> Found:
     assert sums is not None
     found |= averages | {"validation.sums": sums}
     return found | {f"parameter.{k}": v.clone() for k, v in whole_weights(layout, ranks).items()}
-
-
-@contextmanager
-def gradients_into(found: Found, trainer: Trainer) -> Iterator[None]:
-    """Put into `found` the gradients of a step taken here, as the optimizer gets them."""
-    update = trainer.optimizer.step
-
-    def see(*arguments: Any) -> Tensor:
-        show_gradients(trainer.layout)
-        gradients = whole_weights(trainer.layout, trainer.ranks, gradient_of)
-        found.update({f"gradient.{name}": value.clone() for name, value in gradients.items()})
-        return update(*arguments)
-
-    trainer.optimizer.step = see  # type: ignore[method-assign]
-    yield
-    trainer.optimizer.step = update  # type: ignore[method-assign]
-
-
-def show_gradients(layout: Layout) -> None:
-    """Put the gradients that servers have on all processes, where optimizers do not look."""
-    if layout.servers is not None:
-        for weight in filter(lambda w: w.requires_grad, layout.bare.parameters()):
-            grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-            dist.broadcast(grad, layout.servers.owner(weight))
-            weight.grad = grad
-
-
-def gradient_of(weight: torch.nn.Parameter) -> Tensor:
-    assert (weight.grad is None) != weight.requires_grad
-    return torch.zeros_like(weight) if weight.grad is None else weight.grad.to(weight.dtype)
 
 
 def differences(expected: Found, found: Found) -> dict[str, float]:
@@ -278,27 +249,51 @@ def _meshes(alike: ParallelConfig) -> tuple[DeviceMesh | None, DeviceMesh | None
 
 @functools.cache
 def reference(problem: Problem, folder: Path) -> Found:
-    """What one process gives with the whole batch at once; in float32 for rougher arithmetic."""
+    """What one process gives with the whole batch at once."""
+    return compute(alone(problem, folder))
+
+
+def alone(problem: Problem, folder: Path) -> Trainer:
+    """One process with the whole batch at once; in float32 for rougher arithmetic."""
     plain = dataclasses.replace(
         problem, dtype="fp32", gradient_bits=32, state_in="device", kernels="torch"
     )
-    return compute(make_trainer(plain, SINGLE, problem.rows, ranks_of(SINGLE), folder))
+    return make_trainer(plain, SINGLE, problem.rows, ranks_of(SINGLE), folder)
+
+
+def norms_at(begun: list[Found], problem: Problem, folder: Path) -> Found:
+    """The norm of each step by one process with the weights that a layout began it with."""
+    trainer, found = alone(problem, folder), {}
+    for step, weights in enumerate(begun):
+        write_weights(trainer.layout, WholeWeights(weights))
+        found[f"norm.{step}"] = trainer.train_step(step, LR)[1].clone()
+    return found
+
+
+class WholeWeights(dict[str, Tensor]):
+    def rows(self, name: str, rows: slice) -> Tensor:
+        return self[name][rows]
 
 
 def compare(case: Case, folder: Path) -> dict[str, float]:
-    """Differences of a layout from one process, on the first rank."""
+    """Differences of a layout from one process, on the first rank.
+
+    Norms in float32 are compared at equal weights. An update of AdamW divides an element of the
+    gradient by its own size, so one near zero, which is its rounding, moves a weight by a whole
+    rate: the norms of later steps would be those of other weights. In float64 that does not show.
+    """
+    # Of all weights before each step, which float64 has no use for.
+    begun: list[Found] | None = [] if case.problem.dtype == "fp32" else None
     with precision(case.problem.dtype):
-        found = compute(
-            make_trainer(
-                case.problem,
-                case.parallel,
-                case.micro,
-                ranks_of(case.parallel),
-                folder,
-                case.memory,
-            )
-        )
-        return differences(reference(case.problem, folder), found) if dist.get_rank() == 0 else {}
+        ranks = ranks_of(case.parallel)
+        trainer = make_trainer(case.problem, case.parallel, case.micro, ranks, folder, case.memory)
+        found = compute(trainer, begun)
+        if dist.get_rank():
+            return {}
+        expected = reference(case.problem, folder)
+        if begun is not None:
+            expected = expected | norms_at(begun, case.problem, folder)
+        return differences(expected, found)
 
 
 def whole_state(trainer: Trainer, whole: Trainer, checkpoints: Checkpoints) -> Found:

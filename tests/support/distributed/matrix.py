@@ -146,8 +146,7 @@ def is_possible(parallel: ParallelConfig, saving: MemoryConfig, problem: Problem
 def failures(run: Run, found: dict[str, float]) -> list[str]:
     """What is further from one process than its arithmetic allows."""
     problem = run.case.problem
-    # Kernels add up in another order than torch, so norms of later steps are those of other
-    # weights.
+    # Kernels add up in another order than torch.
     limits = LIMITS[problem.dtype] | ({"norm": 1e-5} if problem.kernels != "torch" else {})
     return [
         f"{kind} {value:.2g}"
@@ -242,8 +241,8 @@ tied and an untied head, targets of which two in five do not count and batches o
 Llama, Qwen 2 and 3 and GPT-2 (Gemma and GPT-NeoX under some), packed documents. Numbers are the worst over all of these of |layout - one process| / the
 largest value of the tensor. In float64 a mistake shows as a difference far above rounding (1e-16): the limit is 1e-10.
 Weights after three AdamW steps are the least exact, because a gradient near zero is divided by its own size. In float32 loss,
-norm and gradients (norm of the difference over the norm) stay within 1e-6, also with a vocabulary of 50,257, and in bfloat16
-losses within 5e-3. Initial weights are the same to the bit everywhere.
+gradients (norm of the difference over the norm) and norms at equal weights stay within 1e-6, also with a vocabulary of 50,257,
+and in bfloat16 losses within 5e-3. Initial weights are the same to the bit everywhere.
 
 Layouts: pp pipeline stages and their schedule, cp context slices, tp tensor ranks (with sequence parallelism); the last part
 says how the processes left over hold weights and optimizer state.

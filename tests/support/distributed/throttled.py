@@ -55,6 +55,14 @@ def check() -> None:
     assert time.perf_counter() - began >= 2 * 0.99 * one_s
     assert [each[0].item() for each in both] == [4.0, 8.0]
     assert [future.value()[0][0].item() for future in futures] == [4.0, 8.0]
+    # A message from anyone is as late, and its sender is known.
+    dist.barrier()
+    began, arrived = time.perf_counter(), torch.zeros(NUMEL)
+    if rank == 0:
+        assert {dist.recv(arrived) for _ in range(world - 1)} == set(range(1, world))
+        assert time.perf_counter() - began >= (world - 1) * 0.99 * arrived.nbytes / BYTES_PER_S
+    else:
+        dist.send(torch.full((NUMEL,), float(rank)), 0)
     show("right")
 
 
