@@ -128,9 +128,11 @@ def is_in_a_formula(v: np.ndarray, hi: int, end: int) -> bool:
 
 @inner
 def is_a_decimal(v: np.ndarray, hi: int, i: int, groups: np.ndarray, k: int) -> bool:
-    """Whether one digit that is no country code begins the groups behind a +, as in +2.52430958, or
-    a dotted row goes on behind them, as in +49213 525.624 128.4.1."""
+    """Whether one digit that is no country code begins the groups behind a +, as in +2.52430958, a
+    dotted row goes on behind them, as in +49213 525.624 128.4.1, or they begin with a day."""
     if k > 0 and groups[END] == i + 1 and v[i] != 49 and v[i] != 55:
+        return True
+    if k > 1 and groups[SHAPE + 2] == DATES[0] and is_date(v, i, groups[END + 2], DATES[0]):
         return True
     end = groups[END + k]
     goes_on = end + 1 < hi and v[end] == 46 and is_any(v[end + 1], DIGIT)
@@ -148,17 +150,16 @@ def ends_in_a_note(v: np.ndarray, i: int, start: int, groups: np.ndarray, k: int
 
 @inner
 def are_bytes(v: np.ndarray, hi: int, i: int, groups: np.ndarray, k: int) -> bool:
-    """Whether five pairs are part of a dump: two are zero, four are small, all digits count up or a
-    byte with letters follows: 03 84 00 80 00, 01-23-45-67-89-ab."""
+    """Whether five pairs are part of a dump: two are zero, four are small or a byte with letters
+    follows: 03 84 00 80 00, 01-23-45-67-89-ab."""
     if groups[SHAPE + k] != _PAIRS:
         return False
-    zeros, small, rising = 0, 0, True
+    zeros, small = 0, 0
     for n in range(k + 1):
         end = groups[END + n]
         zeros += v[end - 1] == 48 and v[end - 2] == 48
         small += v[end - 2] == 48
-        rising = rising and value_of(v, end - 2, end) == 22 * n + 1
-    if zeros > 1 or small > 3 or rising:
+    if zeros > 1 or small > 3:
         return True
     end = groups[END + k]
     return end + 2 < hi and v[end] == 45 and is_any(v[end + 1], HEX) and is_any(v[end + 2], HEX)
@@ -198,11 +199,14 @@ def are_values(v: np.ndarray, groups: np.ndarray, k: int, only_slashes: bool) ->
 
 @inner
 def is_one_digit(v: np.ndarray, i: int, end: int) -> bool:
-    """Whether all are one digit, and more than a number that is easy to remember would have."""
+    """Whether all are one digit, and more than a number that is easy to remember would have, or the
+    first four are zeros."""
+    if v[i] == 48 and v[i + 1] == 48 and v[i + 2] == 48 and v[i + 3] == 48:
+        return True
     for j in range(i + 1, end):
         if v[j] != v[i]:
             return False
-    return end - i > 9 or v[i] == 48
+    return end - i > 9
 
 
 @inner

@@ -43,6 +43,7 @@ from tasks.kernels.pii.number_places import (
     is_code_between,
     is_escape,
     is_in_braces,
+    is_in_columns,
     is_next_field,
     is_part_of_a_name,
 )
@@ -185,8 +186,9 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         return 0
     if shape == _ZIP and signs == HYPHEN and is_behind_a_state(v, lo, i):
         return 0
-    # 0.0004392232 is a decimal, and 1 (1900-1999) the years of something.
-    if k > 0 and groups[END] == i + 1 and v[i] == 48 and v[i + 1] == 46:
+    # 0.0004392232 is a decimal, 0-268435455 a range, and 1 (1900-1999) the years of something.
+    zero = k > 0 and groups[END] == i + 1 and v[i] == 48
+    if zero and (v[i + 1] == 46 or (k == 1 and v[i + 1] == 45)):
         return 0
     # 33.3333333333 is a decimal, and so is whatever a per cent sign follows.
     if k == 1 and signs == DOT and digits - groups[DIGITS] >= MIN_FRACTION_DIGITS:
@@ -279,6 +281,8 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     if label != NAME and signs & SLASH != 0 and are_values(v, groups, k, signs == SLASH):
         return 0
     if signs == BLANK and v[i] != 48 and is_a_line_of_a_table(v, lo, hi, start, end):
+        return 0
+    if is_in_columns(v, lo, hi, start, end):
         return 0
     if k > 0 and nth >= 0 and 9 <= digits <= MAX_NATIONAL_DIGITS:
         return kinds.LOCAL_PHONE
