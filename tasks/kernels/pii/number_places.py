@@ -77,20 +77,6 @@ def is_code_between(v: np.ndarray, hi: int, start: int, end: int, chars: int) ->
 
 
 @inner
-def is_in_columns(v: np.ndarray, lo: int, hi: int, start: int, end: int) -> bool:
-    """Whether two or more blanks part this from numbers on both sides: 136   138 10000000     1."""
-    p, limit = start, max(lo + 1, start - MAX_FIELD_BYTES)
-    while p > limit and v[p - 1] == 32:
-        p -= 1
-    if start - p < 2 or not is_any(v[p - 1], DIGIT):
-        return False
-    p, limit = end, min(hi - 1, end + MAX_FIELD_BYTES)
-    while p < limit and v[p] == 32:
-        p += 1
-    return p - end > 1 and is_any(v[p], DIGIT)
-
-
-@inner
 def is_below_bytes(v: np.ndarray, lo: int, start: int) -> bool:
     """Whether the line before ends with six pairs of hexadecimal digits, more than the five of a
     number."""

@@ -43,7 +43,6 @@ from tasks.kernels.pii.number_places import (
     is_code_between,
     is_escape,
     is_in_braces,
-    is_in_columns,
     is_next_field,
     is_part_of_a_name,
 )
@@ -281,8 +280,6 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     if label != NAME and signs & SLASH != 0 and are_values(v, groups, k, signs == SLASH):
         return 0
     if signs == BLANK and v[i] != 48 and is_a_line_of_a_table(v, lo, hi, start, end):
-        return 0
-    if is_in_columns(v, lo, hi, start, end):
         return 0
     if k > 0 and nth >= 0 and 9 <= digits <= MAX_NATIONAL_DIGITS:
         return kinds.LOCAL_PHONE
