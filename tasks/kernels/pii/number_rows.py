@@ -128,8 +128,8 @@ def is_in_a_formula(v: np.ndarray, hi: int, end: int) -> bool:
 
 @inner
 def is_a_decimal(v: np.ndarray, hi: int, i: int, groups: np.ndarray, k: int) -> bool:
-    """Whether one digit that is no country code begins the groups behind a +, as in +2.52430958, a
-    dotted row goes on behind them, as in +49213 525.624 128.4.1, or they begin with a day."""
+    """Whether one digit that is not a country code begins the groups behind a +, as in +2.52430958,
+    a dotted row goes on behind them, as in +49213 525.624 128.4.1, or they begin with a day."""
     if k > 0 and groups[END] == i + 1 and v[i] != 49 and v[i] != 55:
         return True
     if k > 1 and groups[SHAPE + 2] == DATES[0] and is_date(v, i, groups[END + 2], DATES[0]):
