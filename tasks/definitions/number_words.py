@@ -15,8 +15,8 @@ phone phones -telephone- telephon- tele tel telf telp tlf tph cell -cellphone- m
 fax telefax hotline helpline landline toll-free tollfree whatsapp wa.me viber sms gsm msisdn
 voicemail ph phone_no_ helpdesk reception
 -telefon- -handynummer- handy handys mobil mobilnummer -rufnummer- durchwahl festnetz- fon
-téléphone- tél mobile portable télécopie télécopieur
--teléfono- -telefono- -teléf- tfno tlfno móvil móviles celular celulares cel
+téléphone- tél mobile télécopie télécopieur
+-teléfono- -telefono- -teléf- telf. tfno tfno. tlfno tlfno. móvil móviles celular celulares cel
 -telefone- telemóvel telemovel celular fone zap
 cellulare cell gsm telefoon telefoonnummer mobiel telepon hp: ponsel komórka kom điện_thoại
 sđt đt puhelin puh matkapuhelin τηλέφωνο- τηλ κινητό
@@ -40,7 +40,7 @@ your_number his_number her_number our_number their_number its_number ping_me cal
 ansprechpartner- anrufen anruf anrufe anrufbar erreichen erreichbar erreichst erreicht kontakt
 melden melde
 meldet wählen wähle durchklingeln zurückrufen rufen rufe ruf ruft kontaktieren -meine_nummer-
-répond répondent répondre répondeur appeler appelez appelle appellent appel appels rappeler
+portable répond répondent répondre répondeur appeler appelez appelle appellent appel appels rappeler
 rappelez rappelle joindre joignable
 joignez contacter contactez contact composer composez réservations_au réservation_au réservez_au
 réserver_au mon_numéro son_numéro notre_numéro
@@ -78,6 +78,7 @@ bug issue cve rfc nct pmid arxiv oclc lccn asin refid transactionid cep postal s
 telefonia telefonía telephony hs article population dollars eur usd catalog
 catalogue barcode checksum file files log logs dataset process job jobs user device build_id
 order-
+token-ring token_ring
 product products employee student meter index key keys number_of
 -bestell- -rechnung- -kunden- -auftrag- -artikel- -serien- aktenzeichen -konto- -vorgang-
 -sendung-
@@ -95,7 +96,7 @@ matrícula encomenda contrato apólice lote identificação requisição versão
 полис- паспорт- партия партии код кода метка изделие изделия
 订单 訂單 编号 編號 单号 單號 流水 账号 帐号 賬號 帳號 账户 帳戶 身份证 序列 型号 版本
 时间戳 時間戳 条码 條碼 条形码 货号 貨號 学号 工号 车牌 税号 批号 邮编 邮政编码 发票 發票 案号
-合同
+icp备 网安备 备案 合同
 运单 快递 取件 会员 代码 编码 用户号 户号 设备 交易 凭证 报名 准考证 证号 微博 qq 群号
 注文 伝票 受付番号 会員 口座 型番 追跡 管理番号 整理番号 製造番号 予約 顧客 請求 商品 品番
 シリアル

@@ -45,10 +45,9 @@ class DigitClasses:
         self._takes: list[int] = []
         """Bits of the digits that each position takes; the positions that follow."""
         self._after: list[int] = []
-        self._known: dict[tuple[int, int], int] = {}
-        """The position that takes these digits and is followed by these: ends of numbers are alike
-        in most expressions, and are one position."""
-        begin, self._needed, self._each = 0, 0, 0
+        begin = 0
+        self._needed, self._each = set[int](), set[int]()
+        """Places of the positions with which such expressions end."""
         for expressions, grows in (
             (needed, 0),
             (whole, 0),
@@ -56,19 +55,19 @@ class DigitClasses:
             (undecided, ALL_DIGITS),
         ):
             for expression in dict.fromkeys(expressions):
+                read, end = _positions(expression), len(self._takes)
                 # A number that has begun so stays here, and one that is so takes no digit more.
-                end = self._position(grows, 1 << len(self._takes))
-                tokens = _tokens(expression)
-                begin |= self._begin(tokens, len(tokens) - 1, end)[0]
-                self._needed |= end if expressions is needed else 0
-                self._each |= end if expressions is undecided else 0
-        taken = np.array(self._takes)
-        self._taking = [
-            int.from_bytes(np.packbits(taken >> digit & 1, bitorder="little").tobytes(), "little")
-            for digit in range(10)
-        ]
-        self._states = {begin: 0}
-        self._positions = [begin]
+                self._takes += [grows, *read.takes[1:]]
+                self._after += [after << end for after in read.after]
+                begin |= read.begin << end
+                if expressions is needed or expressions is undecided:
+                    (self._needed if expressions is needed else self._each).add(end)
+        first = frozenset(_places(begin))
+        self._states = {first: 0}
+        self._positions = [first]
+        """The positions of each state."""
+        self._behind: dict[int, tuple[int, ...]] = {}
+        """Places of the positions that follow one, once they were asked for."""
         self._next = np.full(10, -1, np.int32)
         """Ten times the next state, at ten times a state plus a digit; -1 until it is made."""
         self._verdicts: dict[object, np.ndarray] = {}
@@ -99,9 +98,10 @@ class DigitClasses:
             new, first = np.unique(states, return_index=True)
             for state in new[known[new] == _UNKNOWN].tolist():
                 matched = self._positions[state]
-                known[state] = (
-                    _EACH if matched & self._each else _UNKNOWN if matched & self._needed else _NO
-                )
+                if matched & self._each:
+                    known[state] = _EACH
+                elif not matched & self._needed:
+                    known[state] = _NO
             first = first[known[new] == _UNKNOWN]
             known[states[first]] = judge(numbers[first])
         return known[states]
@@ -119,30 +119,60 @@ class DigitClasses:
 
     def _make(self, state: int, digit: int) -> None:
         """Finds what follows a state on a digit, and on all digits that the same positions take."""
-        taking = [self._positions[state] & some for some in self._taking]
-        left, after = taking[digit], 0
-        while left:
-            lowest = left & -left
-            after |= self._after[lowest.bit_length() - 1]
-            left ^= lowest
-        number = self._states.setdefault(after, len(self._positions))
+        alike, after = ALL_DIGITS, set[int]()
+        for place in self._positions[state]:
+            takes = self._takes[place]
+            if takes >> digit & 1:
+                alike &= takes
+                behind = self._behind.get(place)
+                if behind is None:
+                    behind = self._behind[place] = _places(self._after[place])
+                after.update(behind)
+            else:
+                alike &= ~takes
+        positions = frozenset(after)
+        number = self._states.setdefault(positions, len(self._positions))
         if number == len(self._positions):
-            self._positions.append(after)
+            self._positions.append(positions)
             if 10 * number == len(self._next):
                 self._next = np.concatenate([self._next, np.full_like(self._next, -1)])
         for other in range(10):
-            if taking[other] == taking[digit]:
+            if alike >> other & 1:
                 self._next[10 * state + other] = 10 * number
 
+
+class _Positions:
+    """The positions of one expression, as bits; the first is its end, which follows itself."""
+
+    def __init__(self, expression: str) -> None:
+        tokens = _tokens(expression)
+        prefix = _prefix(tokens)
+        if prefix:
+            # Plans have most expressions twice, alone and behind a prefix.
+            rest = _positions(expression[prefix + len("(?:") : -1])
+            self.takes, self.after, self.begin = [*rest.takes], [*rest.after], rest.begin
+            for token in reversed(tokens[:prefix]):
+                self.begin = self._position(_digits(token), self.begin)
+            return
+        self.takes, self.after = [0], [1]
+        """Bits of the digits that each position takes; the positions that follow."""
+        self._known: dict[int, int] = {}
+        """The position that takes these digits and is followed by these, both in one number: ends
+        of numbers are alike in most alternatives, and are one position. Tuples as keys would take
+        as long again, since the garbage collector looks through all that it tracks."""
+        self.begin = self._begin(tokens, len(tokens) - 1, 1)[0]
+
     def _position(self, digits: int, after: int) -> int:
-        self._takes.append(digits)
-        self._after.append(after)
-        return 1 << len(self._takes) - 1
+        self.takes.append(digits)
+        self.after.append(after)
+        return 1 << len(self.takes) - 1
 
     def _shared(self, digits: int, after: int) -> int:
-        if (digits, after) not in self._known:
-            self._known[digits, after] = self._position(digits, after)
-        return self._known[digits, after]
+        key = after << 10 | digits
+        found = self._known.get(key, 0)
+        if not found:
+            found = self._known[key] = self._position(digits, after)
+        return found
 
     def _begin(self, tokens: list[str], at: int, follows: int) -> tuple[int, int]:
         """Reads alternatives from their last token back: (the positions with which they begin,
@@ -167,6 +197,33 @@ class DigitClasses:
                 at = opens
             at -= 1
         return found | first, at
+
+
+@functools.lru_cache(maxsize=4096)
+def _positions(expression: str) -> _Positions:
+    return _Positions(expression)
+
+
+def _prefix(tokens: list[str]) -> int:
+    """How many digits stand before the group that is all of the rest, or 0."""
+    count, depth = 0, 0
+    while count < len(tokens) and tokens[count].isdigit():
+        count += 1
+    for place in range(count, len(tokens)):
+        depth += (tokens[place][0] == "(") - (tokens[place] == ")")
+        if depth == 0:
+            return count if tokens[count] == "(?:" and place == len(tokens) - 1 else 0
+    return 0
+
+
+def _places(bits: int) -> tuple[int, ...]:
+    """The places of the bits of a number that are one."""
+    places = []
+    while bits:
+        lowest = bits & -bits
+        places.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return tuple(places)
 
 
 @functools.lru_cache(maxsize=4096)

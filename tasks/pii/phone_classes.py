@@ -30,10 +30,8 @@ def are_international(numbers: np.ndarray) -> np.ndarray:
         return phones.are_international(numbers)
     verdicts = np.zeros(len(numbers), np.bool_)
     codes, sizes = codes_of(numbers)
-    kinds = codes * MAX_SIZE + sizes
-    order = np.argsort(kinds, kind="stable")
-    for mine in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1):
-        code, size = int(codes[mine[0]]), int(sizes[mine[0]])
+    for mine in _alike(codes * MAX_SIZE + sizes):
+        code, size = int(codes[mine][0]), int(sizes[mine][0])
         plan, num_digits = plan_of(code) if code else None, size - len(str(code))
         if plan is not None and plan.min_digits <= num_digits <= plan.max_digits:
             judge = functools.partial(phones.are_international, many=MANY_CLASSES)
@@ -56,6 +54,14 @@ def are_national(numbers: np.ndarray, shape: phones.Shape, regions: Sequence[str
         left = np.flatnonzero(~verdicts)
         verdicts[left] = _dialled(region).judged(numbers[left], sum(shape), judge, shape)
     return verdicts
+
+
+def _alike(kinds: np.ndarray) -> list[slice] | list[np.ndarray]:
+    """Places of the numbers of each kind."""
+    if (kinds == kinds[0]).all():  # nothing to sort and to copy
+        return [slice(None)]
+    order = np.argsort(kinds, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1)
 
 
 @functools.lru_cache(maxsize=512)

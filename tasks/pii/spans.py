@@ -84,17 +84,21 @@ def find_all_spans(
         candidates = _candidates(masked, begins, windows, config, table)
         phrases = _phrases(masked, begins, windows, config, candidates)
         rows = _joined([keys, entities, candidates, phrases])
-        rows = _chosen(rows, checks.passed(masked, rows))
-        if not len(rows):
+        passed = checks.passed(masked, rows)
+        if not passed.any():
             break
         if masked is values:
             # A view that differs from the text is a copy already.
             masked = values.copy() if np.may_share_memory(values, text) else values.view()
             masked.flags.writeable = True
         # By type; within one, the order of triggers and lengths stays.
-        rows = _in_order(rows, TYPE_OF_KIND[rows[:, 3]])
+        types = TYPE_OF_KIND[rows[:, 3]]
+        if not _are_in_order(types):
+            rows, passed = _chosen(rows, passed), passed[passed]
+            rows = _in_order(rows, TYPE_OF_KIND[rows[:, 3]])
+            types = TYPE_OF_KIND[rows[:, 3]]
         # Overwrites each span that no stronger one has overwritten before.
-        rows = _chosen(rows, take(masked, rows, marks[TYPE_OF_KIND[rows[:, 3]]]))
+        rows = _chosen(rows, take(masked, rows, passed, marks[types]))
         rows = _in_order(rows, rows[:, 1])
         found.append(rows)
         # Blocks of keys are found at once: what is masked around one makes no other.
@@ -123,8 +127,12 @@ def _chosen(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     return rows if chosen.all() else rows[chosen]
 
 
+def _are_in_order(by: np.ndarray) -> bool:
+    return bool((by[1:] >= by[:-1]).all())
+
+
 def _in_order(rows: np.ndarray, by: np.ndarray) -> np.ndarray:
-    return rows if (by[1:] >= by[:-1]).all() else rows[np.argsort(by, kind="stable")]
+    return rows if _are_in_order(by) else rows[np.argsort(by, kind="stable")]
 
 
 Windows = tuple[np.ndarray, np.ndarray, np.ndarray]

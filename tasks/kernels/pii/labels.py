@@ -30,11 +30,11 @@ MAX_WORD_BYTES, MAX_AFTER_BYTES = 24, 60
 last."""
 
 _STEP_BITS = 14
-_NUMBER_WORDS = packed("number numbers nr num")
+_NUMBER_WORDS = packed("number numbers nr num no")
 _SAY_NOTHING = packed(
     "the a an this that my your his her our their its one and or is at on in to by free best"
     " following new old same other home work office direct private personal main local emergency"
-    " business daytime evening night alternate usual own called caller"
+    " business daytime evening night alternate usual own called caller res resi off cont"
     " der die den meine deine seine ihre unsere eure neue alte meiner deiner"
 )
 """Words before "number" that do not say of what it is."""
@@ -47,7 +47,7 @@ _IDLE_RANGES = (b"+-", b"/3", b"59")
 since words end in it (ipv4)."""
 _IDLE_BEHIND_DIGITS = b" 4"
 """Bytes that have no role behind a digit: no word ends in a digit and one of them."""
-_BETWEEN_WORDS = tuple(b" _-'\"[]")
+_BETWEEN_WORDS = tuple(b" _-'\"[].")
 _FIRST_WITHIN_WORDS = "\u0590"
 """From Hebrew and Arabic on, scripts are searched without borders of words."""
 
@@ -162,7 +162,7 @@ def label_before(v: np.ndarray, lo: int, i: int, unheard: int) -> tuple[int, int
             break
         # Digits and signs between numbers end no word.
         found = _word_that_ends(v, lo, p) & _CLASS if role & _ENDS else 0
-        if found > 0 and p < i and _is_in_a_name(v, i, p, found):
+        if found > 0 and p < i and _is_in_a_name(v, lo, i, p, found):
             pass
         elif found == NUMBER:
             # Behind another number it says nothing of this one.
@@ -241,7 +241,9 @@ def _word_that_ends(v: np.ndarray, lo: int, end: int) -> int:
 @inner
 def _names_something(v: np.ndarray, lo: int, end: int) -> bool:
     """Whether the word before the English one for a number says of what it is: trace number,
-    routing_number."""
+    routing_number. Only an abbreviation does so before another: Doc. No., but not Care No."""
+    abbreviated = v[end - 1] == 46
+    end -= abbreviated
     start = end
     while start > lo and end - start < 8 and is_any(v[start - 1], ALPHA):
         start -= 1
@@ -255,18 +257,22 @@ def _names_something(v: np.ndarray, lo: int, end: int) -> bool:
         first -= 1
     if first == stop or stop == start or _word_that_ends(v, lo, stop) & _CLASS > 0:
         return False
+    if abbreviated and v[stop] != 46:
+        return False
     return not contains(_SAY_NOTHING, pack(v, first, stop))
 
 
 @inner
-def _is_in_a_name(v: np.ndarray, i: int, end: int, found: int) -> bool:
-    """Whether a word before the number at i is part of a name of code: number_fields, number.987
-    or zap.c."""
+def _is_in_a_name(v: np.ndarray, lo: int, i: int, end: int, found: int) -> bool:
+    """Whether a word before the number at i is part of a name of code: number_fields, number.987,
+    zap.c or ph_ip."""
     if v[end] == 46:
         ends = end + 2 < i and v[end + 2] < 0x80 and v[end + 2] != 46
         extension = ends and is_any(v[end + 1], ALPHA) and not is_any(v[end + 2], ALNUM)
         return extension or (found == NUMBER and end + 1 == i)
-    return found == NUMBER and v[end] == 95
+    if v[end] != 95:
+        return False
+    return found == NUMBER or end - 3 < lo or not (is_any(v[end - 3], ALPHA) or v[end - 3] >= 0x80)
 
 
 @inner
@@ -301,10 +307,12 @@ def _is_full_stop(v: np.ndarray, lo: int, p: int) -> bool:
 
 @inner
 def _ends_a_sentence(v: np.ndarray, lo: int, p: int) -> bool:
-    """Whether four letters stand before the sign at p: shorter words are abbreviations."""
-    if p - 4 < lo:
-        return False
-    letters = 0
-    for k in range(p - 4, p):
-        letters += is_any(v[k], ALPHA) or v[k] >= 0x80
-    return letters == 4
+    """Whether four letters stand before the sign at p: shorter words are abbreviations (Tél., тел.,
+    โทร.), whatever bytes their letters take."""
+    for _ in range(4):
+        p -= 1
+        while p > lo and v[p] & 0xC0 == 0x80:
+            p -= 1
+        if p < lo or not (is_any(v[p], ALPHA) or v[p] >= 0x80):
+            return False
+    return True

@@ -10,6 +10,7 @@ from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, UPPER, contains, i
 
 MAX_TABLE_LINE, MAX_FIELD_BYTES = 48, 24
 """How far the line before, and the field before, are read back."""
+_INDENTS = np.frombuffer(b"\t\n\r #*", np.uint8).astype(np.uint64)
 _CODE_SIGNS = np.frombuffer(b";[]{}", np.uint8).astype(np.uint64)
 
 
@@ -73,6 +74,29 @@ def is_code_between(v: np.ndarray, hi: int, start: int, end: int, chars: int) ->
         if v[p] == 40 and (is_any(v[p - 1], ALNUM) or v[p - 1] == 95):
             return True
     return False
+
+
+@inner
+def is_below_bytes(v: np.ndarray, lo: int, start: int) -> bool:
+    """Whether the line before ends with six pairs of hexadecimal digits, more than the five of a
+    number."""
+    p, limit = start, max(lo, start - MAX_FIELD_BYTES)
+    while p > limit and contains(_INDENTS, np.uint64(v[p - 1])):
+        p -= 1
+    for _ in range(6):
+        if p - 3 < lo or not (is_any(v[p - 1], HEX) and is_any(v[p - 2], HEX)):
+            return False
+        if is_any(v[p - 3], ALNUM):
+            return False
+        p -= 3
+    return True
+
+
+@inner
+def is_in_braces(v: np.ndarray, lo: int, start: int, chars: int) -> bool:
+    """Whether a brace opens before the number, and the word that tells of it is more characters
+    back than \\phone{212 555 0199} or {phone}{212 555 0199} has: xywh {258 158 50 24}."""
+    return start > lo and v[start - 1] == 123 and chars > 2
 
 
 @inner

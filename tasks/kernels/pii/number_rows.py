@@ -7,7 +7,7 @@ import numpy as np
 
 from tasks.kernels import inner
 from tasks.kernels.pii.bytes import ALNUM, ALPHA, DIGIT, HEX, is_any
-from tasks.kernels.pii.groups import DIGITS, END, SHAPE, value_of
+from tasks.kernels.pii.groups import DIGITS, DOT, END, SHAPE, SIGNS, value_of
 from tasks.kernels.pii.shapes import SIZE_BITS, shape_of
 
 DATES = (shape_of(4, 2, 2), shape_of(2, 2, 4), shape_of(4, 4))
@@ -117,10 +117,26 @@ def is_a_place(v: np.ndarray, lo: int, start: int, end: int, shape: int) -> bool
 
 @inner
 def is_in_a_formula(v: np.ndarray, hi: int, end: int) -> bool:
-    """Whether a + follows, or a star and a variable: +74954438640*x."""
+    """Whether a + follows, a star and a variable or a power of ten: +74954438640*x,
+    +36314223356 E-109."""
     if end + 1 >= hi:
         return False
+    if v[end] == 32 and end + 3 < hi and v[end + 1] == 69:
+        return v[end + 2] == 45 and is_any(v[end + 3], DIGIT)
     return v[end] == 43 or (v[end] == 42 and is_any(v[end + 1], ALPHA))
+
+
+@inner
+def is_a_decimal(v: np.ndarray, hi: int, i: int, groups: np.ndarray, k: int) -> bool:
+    """Whether one digit that is not a country code begins the groups behind a +, as in +2.52430958,
+    a dotted row goes on behind them, as in +49213 525.624 128.4.1, or they begin with a day."""
+    if k > 0 and groups[END] == i + 1 and v[i] != 49 and v[i] != 55:
+        return True
+    if k > 1 and groups[SHAPE + 2] == DATES[0] and is_date(v, i, groups[END + 2], DATES[0]):
+        return True
+    end = groups[END + k]
+    goes_on = end + 1 < hi and v[end] == 46 and is_any(v[end + 1], DIGIT)
+    return goes_on and groups[SIGNS + k] & DOT != 0
 
 
 @inner
@@ -133,14 +149,64 @@ def ends_in_a_note(v: np.ndarray, i: int, start: int, groups: np.ndarray, k: int
 
 
 @inner
-def is_mostly_zeros(v: np.ndarray, i: int, groups: np.ndarray, k: int) -> bool:
-    """Whether three of five pairs are zeros, as in dumps: 09 00 00 00 00."""
+def are_bytes(v: np.ndarray, hi: int, i: int, groups: np.ndarray, k: int) -> bool:
+    """Whether five pairs are part of a dump: two are zero, four are small or a byte with letters
+    follows: 03 84 00 80 00, 01-23-45-67-89-ab."""
     if groups[SHAPE + k] != _PAIRS:
         return False
-    zeros = 0
+    zeros, small = 0, 0
     for n in range(k + 1):
-        zeros += v[groups[END + n] - 1] == 48 and v[groups[END + n] - 2] == 48
-    return zeros > 2
+        end = groups[END + n]
+        zeros += v[end - 1] == 48 and v[end - 2] == 48
+        small += v[end - 2] == 48
+    if zeros > 1 or small > 3:
+        return True
+    end = groups[END + k]
+    return end + 2 < hi and v[end] == 45 and is_any(v[end + 1], HEX) and is_any(v[end + 2], HEX)
+
+
+@inner
+def is_spaced_as_a_table(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
+    """Whether two blanks stand between some groups and one between others, as in 13  4102 1974, or
+    one parenthesis closes where another opens, as in (506)(507 1062."""
+    wide = 0
+    for n in range(k):
+        end = groups[END + n]
+        wide += v[end] == 32 and v[end + 1] == 32
+        if v[end] == 41 and v[end + 1] == 40:
+            return True
+    return 0 < wide < k
+
+
+@inner
+def holds_a_fraction(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
+    """Whether a dot behind a blank begins a group: 33.16 .42 .51."""
+    for n in range(k):  # noqa: SIM110 (a generator does not compile)
+        if v[groups[END + n]] == 32 and v[groups[END + n] + 1] == 46:
+            return True
+    return False
+
+
+@inner
+def are_values(v: np.ndarray, groups: np.ndarray, k: int, only_slashes: bool) -> bool:
+    """Whether slashes join values and no parts of a number: 400/600/1200, or a day before others:
+    05/05/05 20 15."""
+    if k == 2 and only_slashes:
+        return True
+    day = groups[SHAPE + k] == _PAIRS and v[groups[END]] == 47 and v[groups[END + 1]] == 47
+    return day and v[groups[END + 2]] == 32
+
+
+@inner
+def is_one_digit(v: np.ndarray, i: int, end: int) -> bool:
+    """Whether all are one digit, and more than a number that is easy to remember would have, or the
+    first four are zeros."""
+    if v[i] == 48 and v[i + 1] == 48 and v[i + 2] == 48 and v[i + 3] == 48:
+        return True
+    for j in range(i + 1, end):
+        if v[j] != v[i]:
+            return False
+    return end - i > 9
 
 
 @inner

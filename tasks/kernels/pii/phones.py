@@ -39,21 +39,26 @@ from tasks.kernels.pii.number_places import (
     is_a_field,
     is_a_line_of_a_table,
     is_behind_a_state,
+    is_below_bytes,
     is_code_between,
     is_escape,
+    is_in_braces,
     is_next_field,
     is_part_of_a_name,
 )
 from tasks.kernels.pii.number_rows import (
     DATES,
     DAY,
+    are_bytes,
     are_code_points,
+    are_values,
     are_years,
     counts_up,
     ends_in_a_note,
     goes_on_in_pairs,
     holds_a_date,
     holds_a_decimal,
+    holds_a_fraction,
     holds_a_negative,
     is_a_limit,
     is_a_row_of_digits,
@@ -61,8 +66,9 @@ from tasks.kernels.pii.number_rows import (
     is_cut_from_a_date,
     is_date,
     is_in_a_dump,
-    is_mostly_zeros,
+    is_one_digit,
     is_range,
+    is_spaced_as_a_table,
     is_version,
     repeats,
 )
@@ -79,7 +85,7 @@ NOT_OF_PHONES = 1 << CARD | 1 << ADDRESS
 NEAR_CHARS, NEXT_CHARS = 24, 5
 """How far a word decides alone, and how far it decides against a number in groups."""
 
-_LOCAL_SHAPES = (shape_of(3, 4), shape_of(4, 4), shape_of(7), shape_of(8))
+_LOCAL_SHAPES = (shape_of(3, 4), shape_of(4, 4), shape_of(7), shape_of(8), shape_of(3, 2, 2))
 _TRUNK_SHAPES = (shape_of(3, 7), shape_of(3, 8), shape_of(4, 7), shape_of(4, 8))
 _MOBILE_SHAPES = np.array(
     [shape_of(*sizes) for sizes in ((11,), (3, 8), (3, 4, 4), (4, 3, 4), (3, 3, 5), (3, 5, 3))],
@@ -139,7 +145,8 @@ def _goes_on(v: np.ndarray, hi: int, end: int, signs: int) -> bool:
     if end + 1 >= hi:
         return False
     c = v[end]
-    if c == 32 and v[end + 1] == 45 and signs & BLANK != 0:  # 187 6575 8110 -1927
+    # 187 6575 8110 -1927, 03302 15973 /0106
+    if c == 32 and (v[end + 1] == 45 or v[end + 1] == 47) and signs & BLANK != 0:
         return end + 2 < hi and is_any(v[end + 2], DIGIT)
     if not is_any(v[end + 1], DIGIT):
         return False
@@ -178,8 +185,9 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         return 0
     if shape == _ZIP and signs == HYPHEN and is_behind_a_state(v, lo, i):
         return 0
-    # 0.0004392232 is a decimal, and 1 (1900-1999) the years of something.
-    if k > 0 and groups[END] == i + 1 and v[i] == 48 and v[i + 1] == 46:
+    # 0.0004392232 is a decimal, 0-268435455 a range, and 1 (1900-1999) the years of something.
+    zero = k > 0 and groups[END] == i + 1 and v[i] == 48
+    if zero and (v[i + 1] == 46 or (k == 1 and v[i + 1] == 45)):
         return 0
     # 33.3333333333 is a decimal, and so is whatever a per cent sign follows.
     if k == 1 and signs == DOT and digits - groups[DIGITS] >= MIN_FRACTION_DIGITS:
@@ -189,6 +197,10 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     if k > 1 and shape & _YEARS_SIZES == DATES[2] and are_years(v, groups[END + k - 1], end):
         return 0
     if is_cut_from_a_date(v, hi, groups, k) or holds_a_decimal(v, groups, k):
+        return 0
+    if holds_a_fraction(v, groups, k) or (k == 0 and is_one_digit(v, i, end)):
+        return 0
+    if k > 0 and is_in_braces(v, lo, start, chars):
         return 0
     last = shape & _LAST_SIZE
     plain = k == 0 or shape == _LOCAL_SHAPES[1]
@@ -214,7 +226,9 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     if label != NAME and (
         holds_a_negative(v, groups, k)
         or are_code_points(v, i, shape)
-        or is_mostly_zeros(v, i, groups, k)
+        or are_bytes(v, hi, i, groups, k)
+        or is_spaced_as_a_table(v, groups, k)
+        or (last == 2 and k == 4 and is_below_bytes(v, lo, start))
     ):
         return 0
     if label == NAME and chars <= NEAR_CHARS and not crossed and digits <= MAX_NATIONAL_DIGITS:
@@ -233,7 +247,8 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         and _is_cn_mobile(v, lo, hi, i, start, end, digits, shape, signs)
     ):
         return kinds.CN_MOBILE
-    if k == 0 and label != NAME and (is_a_row_of_digits(v, i, end) or is_a_limit(v, i, end)):
+    named = label == NAME and not crossed
+    if k == 0 and not named and (is_a_row_of_digits(v, i, end) or is_a_limit(v, i, end)):
         return 0
     # Seconds since 1970 have ten digits, too.
     weak = label in (CALL, NUMBER) and not crossed
@@ -249,7 +264,7 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     )
     # 210 461  68 1 is a row of numbers, where 040 3712345 0 is a telephone.
     weak = weak and not (k > 1 and last == 1 and shape >> SIZE_BITS & _LAST_SIZE < 4)
-    if digits > 7 and near and (label == NAME or weak):
+    if digits > 7 and near and (named or weak):
         return kinds.LABELLED_PHONE
     if dotted or _goes_on(v, hi, end, signs) or (label == OTHER and chars <= NEXT_CHARS):
         return 0
@@ -259,7 +274,10 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
             set_apart = set_apart or shape == _TRUNK_SHAPES[n]
     if set_apart and digits <= MAX_NATIONAL_DIGITS:
         return kinds.PLAIN_PHONE
-    if signs & (BLANK | DOT) == BLANK | DOT:
+    # 02334.14092 is a decimal.
+    if signs & (BLANK | DOT) == BLANK | DOT or (k == 1 and signs == DOT):
+        return 0
+    if label != NAME and signs & SLASH != 0 and are_values(v, groups, k, signs == SLASH):
         return 0
     if signs == BLANK and v[i] != 48 and is_a_line_of_a_table(v, lo, hi, start, end):
         return 0

@@ -73,11 +73,13 @@ def of_kind(rows: np.ndarray, passed: np.ndarray, kind: int) -> tuple[np.ndarray
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def take(masked: np.ndarray, rows: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Overwrite the spans of rows with their marks, in order, where no byte of them is a mark
-    already; which ones were."""
+def take(masked: np.ndarray, rows: np.ndarray, passed: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """Overwrite the spans of the rows that passed with their marks, in order, where no byte of them
+    is a mark already; which ones were."""
     taken = np.zeros(len(rows), np.bool_)
     for r in range(len(rows)):
+        if not passed[r]:
+            continue
         start, end, free = rows[r, 1], rows[r, 2], True
         for i in range(start, end):
             free &= masked[i] != 60 and masked[i] != 42

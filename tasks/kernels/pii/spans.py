@@ -28,7 +28,7 @@ from tasks.kernels.pii.bytes import ALNUM, DIGIT, HEX, INNER, TOKEN, UPPER, is_a
 from tasks.kernels.pii.emails import email, may_be_email
 from tasks.kernels.pii.groups import DIGITS, END, SHAPE, may_begin, read_groups, value_of
 from tasks.kernels.pii.labels import label_before
-from tasks.kernels.pii.number_rows import is_a_place, is_in_a_formula
+from tasks.kernels.pii.number_rows import is_a_decimal, is_a_place, is_in_a_formula
 from tasks.kernels.pii.phones import (
     MAX_LABELLED_DIGITS,
     MAX_NATIONAL_DIGITS,
@@ -251,6 +251,7 @@ def _digits(found, count, wanted, r, v, low, high, i, groups, num_groups, shapes
                 if not told and (
                     is_a_place(v, low, start, end, groups[SHAPE + k])
                     or is_in_a_formula(v, high, end)
+                    or is_a_decimal(v, high, i, groups, k)
                 ):
                     break
                 count = _put(found, count, wanted, r, start, end, kind, value_of(v, i, end))

@@ -111,10 +111,45 @@ def test_words_behind_a_number_count_where_the_verb_comes_last(text) -> None:
         "call assert(4294967296) or 2147483647; tests/number.987654321; zap.c  9573688696",
         "x + 193/10510500*y +74954438640*x +67738549+; NAV TPH 5344 117.20",
         "telefonia 85179010, 'cep': '83050580', NR:XXX 22.05.11/14.25",
+        "$GPGGA,153358.000,3940.6985,N,07544.9358,W,1 $GPGLL,5547.82150,N,02334.14092,E",
+        "fc 03 84 00 80 00\n// 03 01 04 00 00\n--> 02 01 00 01 03\n  02  00 16 00 01\n",
+        "2628  03  02 97 01 00  05 22 00 00  07 ad, EUI64\t01-23-45-67-89-ab-cd-ef",
+        "rgb:05/05/05 20 15 x <--- 01/00/02/01/01  Seen, 400/600/1200 dpi",
+        "TELEFONIA.GSM             2:480/19 33.16 .42 .51 .55 .56 49",
+        "# UN +36314223356 E-109 x 1f, -0.34025629, +2.52430958, -0.3287",
+        "file set:\n\n+49213 525.624 128.4.10 963a 8a+ message",
+        "phone.cfg\n000000000000.cfg, ph:]t[:digit:]222222222222(",
+        "make a test more portable\n\t[229803093725]; Manual, Doc. No. 250-0081-0",
+        "京ICP备16044242号 期刊订阅电话; my mobile. Then one more: 123456789",
+        "(875)(907)(906 1102), xywh {254 149 140 20}, V.  13  4102 1974, {(03302 15973 /0106 1",
+        "SNAT --to PH_IP_MOON:1100-1200; token-ring 213982198 00:16:6F, gsm 0-268435455",
+        "killed by mob, 1837\n00001107 Lewis; +2015-06-30 19:02",
+        "#\t02 0a 52 4e 56 35 30 34 35 39 34 34\n#\t03 03 41 54 41\n# ff 00",
     ],
 )
 def test_numbers_of_other_things_stay(text) -> None:
     assert "<PHONE>" not in scrub(text)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["Tél.", "Tlf.", "Tel.", "Ph.", "Telf.", "Tfno.", "Моб.", "тел.", "Τηλ.", "โทร."],
+)
+def test_dot_behind_an_abbreviation_ends_no_sentence(word: str) -> None:
+    # No plan has this number: a word for a telephone alone makes it one, if in the same sentence.
+    assert scrub(f"{word} 0123 4567 89") == f"{word} <PHONE>"
+
+
+def test_dot_behind_four_letters_of_any_script_ends_a_sentence() -> None:
+    for word in ("my cell", "новый телефон", "τηλέφωνο", "โทรศัพท์"):
+        assert scrub(f"{word}. 0123 4567 89") == f"{word}. 0123 4567 89"
+
+
+def test_words_for_numbers_and_easy_numbers_hide_no_telephone() -> None:
+    for before in ("Res. No. ", "Tel. No. ", "тел. ", "Portable : ", "电话："):
+        number = {"тел. ": "123-45-67", "电话：": "88888888"}.get(before, "06 12 34 56 78")
+        assert scrub(before + number) == f"{before}<PHONE>", before
+    assert scrub("+1.2125550199 or +7 495 123.45.67") == "<PHONE> or <PHONE>"
 
 
 def test_word_before_number_says_of_what_it_is() -> None:

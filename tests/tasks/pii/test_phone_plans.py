@@ -131,8 +131,12 @@ def test_numbers_of_one_class_are_judged_once() -> None:
     st.from_regex(r"(?:[1-9]|\[[0-4]{1,2}\]|\\d|\(\?:[12]{1,2}\|3[0-4]\))"
                   r"(?:[1-9]|\[^[5-9]\]|\\d\{1,3\}|\(\?:4\|5\[67\]\)\?){0,4}", fullmatch=True),
     st.lists(st.integers(0, 9_999), min_size=1, max_size=50),
+    st.sampled_from(["", "1", "42"]),
 )  # fmt: skip
-def test_classes_match_what_the_expression_matches(expression: str, some: list[int]) -> None:
+def test_classes_match_what_the_expression_matches(
+    expression: str, some: list[int], prefix: str
+) -> None:
+    expression = f"{prefix}(?:{expression})" if prefix else expression
     numbers = np.array(some)
     whole = [re.fullmatch(expression, f"{n:04d}") is not None for n in some]
     begun = [re.match(expression, f"{n:04d}") is not None for n in some]
