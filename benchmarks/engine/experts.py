@@ -15,7 +15,9 @@ second of experts over dense), "dense", "experts" (weights, active weights, last
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -66,8 +68,7 @@ HELD_OUT, HELD_OUT_ROWS = 50, 64
 
 def main() -> None:
     parser = make_parser(__doc__, skip=0)
-    parser.add_argument("--text", type=Path, required=True, help="folder of text")
-    parser.add_argument("--suffix", nargs="+", default=[".py", ".txt", ".md"], help="of its files")
+    add_text(parser)
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--every", type=int, default=50, help="steps between evaluations")
     parser.add_argument("--most-s", type=float, default=330.0, help="of the run of one model")
@@ -84,6 +85,11 @@ def main() -> None:
             rows[kind].append({"kind": kind} | row)
             show(json.dumps(rows[kind][-1]), flush=True)
     show(json.dumps(summary(runs, rows)))
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--text", type=Path, required=True, help="folder of text")
+    parser.add_argument("--suffix", nargs="+", default=[".py", ".txt", ".md"], help="of its files")
 
 
 def configs(overrides: list[str], experts: ExpertsConfig) -> dict[str, RunConfig]:
@@ -113,7 +119,11 @@ def read_bytes(folder: Path, suffixes: Sequence[str]) -> tuple[np.ndarray, np.nd
 
 
 def curve(
-    config: RunConfig, train: np.ndarray, held_out: np.ndarray, every: int, most_s: float
+    config: RunConfig,
+    train: np.ndarray,
+    held_out: np.ndarray,
+    every: int,
+    most_s: float = math.inf,
 ) -> Iterator[Row]:
     """The rows of one model."""
     set_threads(config.parallel.num_threads, config.parallel.num_processes)

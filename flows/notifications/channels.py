@@ -37,16 +37,21 @@ REASONS = (
 )
 """What a receiver, an address or a program can be wrong with."""
 
+Told = dict[str, Any]
+"""A notice as it is sent: `Notice.to_json`."""
+
 
 def deliver(notice: Notice, config: NotifyConfig) -> list[str]:
     """Send a notice on every channel; the channels that failed, each with a warning."""
     failures: dict[str, str] = {}
+    # Before the receivers' time begins: what it compiles the first time can outlast that.
+    told = notice.to_json()
     ends = time.monotonic() + config.timeout_s
     threads = {}
     for name in config.channels:
         send = _CHANNELS[name]
         threads[name] = threading.Thread(
-            target=_try, args=(send, notice, config, name, failures), daemon=True
+            target=_try, args=(send, told, config, name, failures), daemon=True
         )
         threads[name].start()
     for name, thread in threads.items():
@@ -59,14 +64,14 @@ def deliver(notice: Notice, config: NotifyConfig) -> list[str]:
 
 
 def _try(
-    send: Callable[[Notice, NotifyConfig], None],
-    notice: Notice,
+    send: Callable[[Told, NotifyConfig], None],
+    told: Told,
     config: NotifyConfig,
     name: str,
     failures: dict[str, str],
 ) -> None:
     try:
-        send(notice, config)
+        send(told, config)
     except REASONS as error:
         # The text of an error can hold the address, and that a secret.
         failures[name] = _reason(error)
@@ -97,10 +102,10 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _send_webhook(notice: Notice, config: NotifyConfig) -> None:
+def _send_webhook(told: Told, config: NotifyConfig) -> None:
     request = urllib.request.Request(
         config.webhook_address(),
-        json.dumps(notice.to_json()).encode(),
+        json.dumps(told).encode(),
         {"Content-Type": "application/json", "User-Agent": "textmill"},
     )
     opener = urllib.request.build_opener(_NoRedirects)
@@ -108,13 +113,13 @@ def _send_webhook(notice: Notice, config: NotifyConfig) -> None:
         pass
 
 
-def _send_email(notice: Notice, config: NotifyConfig) -> None:
+def _send_email(told: Told, config: NotifyConfig) -> None:
     email = config.email
     message = EmailMessage()
-    message["Subject"], message["From"] = notice.line, email.sender
+    message["Subject"], message["From"] = told["text"].splitlines()[0], email.sender
     message["To"] = ", ".join(email.to)
     message["Date"], message["Message-ID"] = formatdate(), make_msgid(domain="textmill")
-    message.set_content(notice.to_json()["text"] + "\n")
+    message.set_content(told["text"] + "\n")
     context = ssl.create_default_context()
     if email.security == "tls":
         server: smtplib.SMTP = smtplib.SMTP_SSL(
@@ -135,7 +140,7 @@ def _send_email(notice: Notice, config: NotifyConfig) -> None:
         server.send_message(message)
 
 
-def _run_command(notice: Notice, config: NotifyConfig) -> None:
+def _run_command(told: Told, config: NotifyConfig) -> None:
     process = subprocess.Popen(
         config.command,
         stdin=subprocess.PIPE,
@@ -144,7 +149,7 @@ def _run_command(notice: Notice, config: NotifyConfig) -> None:
         start_new_session=True,
     )
     try:
-        process.communicate(json.dumps(notice.to_json()).encode(), timeout=config.timeout_s)
+        process.communicate(json.dumps(told).encode(), timeout=config.timeout_s)
     except subprocess.TimeoutExpired:
         # With all that it has started.
         os.killpg(process.pid, signal.SIGKILL)
@@ -154,7 +159,7 @@ def _run_command(notice: Notice, config: NotifyConfig) -> None:
         raise subprocess.CalledProcessError(process.returncode, config.command[0])
 
 
-_CHANNELS: dict[str, Callable[[Notice, NotifyConfig], None]] = {
+_CHANNELS: dict[str, Callable[[Told, NotifyConfig], None]] = {
     "webhook": _send_webhook,
     "email": _send_email,
     "command": _run_command,

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from llm_core.model.experts import router_biases
+from llm_core.model.experts.router import router_biases
 from llm_core.parallel.layout import Layout
 from llm_core.parallel.places import local, placed_weights
 

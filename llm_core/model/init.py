@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from llm_core.model.adapter import is_factor
 from llm_core.model.config import ModelConfig
-from llm_core.model.experts import router_biases
+from llm_core.model.experts.router import router_biases
 from llm_core.model.transformer import Transformer, global_name
 
 TILE = (256, 256)

@@ -11,7 +11,7 @@ import torch
 from llm_core.config import ConfigError
 from llm_core.model.attention import SplitHeads
 from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
-from llm_core.model.experts import SparseFeedForward
+from llm_core.model.experts.feed_forward import SparseFeedForward
 from llm_core.model.feed_forward import Gated, SwiGLU
 from llm_core.model.float8 import Float8Linear, split_product
 from llm_core.model.norm import AddNorm, RMSNorm

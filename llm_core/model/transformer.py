@@ -16,7 +16,7 @@ from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.attend import Mask
 from llm_core.model.attention import Attention, KeyValueCache
 from llm_core.model.config import ModelConfig
-from llm_core.model.experts import SparseFeedForward
+from llm_core.model.experts.feed_forward import SparseFeedForward
 from llm_core.model.feed_forward import GELU, FeedForward, SwiGLU
 from llm_core.model.lora import add_factors
 from llm_core.model.loss import HeadLoss, whole_head_loss

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from llm_core.model.experts import ROUTER_BIAS
+from llm_core.model.experts.router import ROUTER_BIAS
 from llm_core.optim.method import Method
 from llm_core.optim.pieces import write_unless
 from llm_core.parallel.places import Place

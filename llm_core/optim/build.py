@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch.distributed.tensor import DTensor
 
-from llm_core.model.experts import ROUTER_BIAS
+from llm_core.model.experts.router import ROUTER_BIAS
 from llm_core.optim.adafactor import Adafactor
 from llm_core.optim.adamw import AdamW
 from llm_core.optim.average import Average

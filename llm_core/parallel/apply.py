@@ -33,6 +33,7 @@ from llm_core.memory.resting import RestingWeights
 from llm_core.memory.tiling import Exchange, apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ComputeConfig, ModelConfig
+from llm_core.model.experts.feed_forward import SparseFeedForward
 from llm_core.model.float8 import apply_float8
 from llm_core.model.loss import CrossEntropy, each_head_loss, token_losses
 from llm_core.model.operations import apply_kernels, check_kernels
@@ -216,6 +217,8 @@ def _compile_blocks(model: Transformer, parallel: ParallelConfig, memory: Memory
     for block in model.own_blocks:
         if not is_dense:
             sparse = block.ffn
+            assert isinstance(sparse, SparseFeedForward)
+            sparse.compile_passes()
             sparse.forward = torch.compiler.disable(sparse.forward)  # type: ignore[method-assign]
         block.compile(fullgraph=whole_graph, dynamic=False)
 

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 
 from llm_core.model.adapter import is_factor
 from llm_core.model.attention import Attention
-from llm_core.model.experts import SparseFeedForward
+from llm_core.model.experts.feed_forward import SparseFeedForward
 from llm_core.model.lora import AdaptedLinear, product
 from llm_core.model.loss import CrossEntropy
 from llm_core.model.precision import product_dtype

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from llm_core.config import ConfigError
 from llm_core.model.config import ModelConfig
-from llm_core.model.experts import router_biases
+from llm_core.model.experts.router import router_biases
 from llm_core.model.transformer import EMBEDDING, HEAD, Transformer, global_name
 from llm_core.quantize.formats import Format, Rounded, round_weight
 from llm_core.quantize.layers import RoundedEmbedding, RoundedLinear

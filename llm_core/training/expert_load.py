@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llm_core.model.experts import SparseFeedForward
+from llm_core.model.experts.feed_forward import SparseFeedForward
 from llm_core.parallel.layout import Layout
 
 # L layers of the whole model · E experts of a layer

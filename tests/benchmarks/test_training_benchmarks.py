@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from benchmarks.engine import offload
+from benchmarks.engine import offload, precision
 from benchmarks.engine.agreement import held_against, plain
 from benchmarks.engine.train import SPEEDS, Row, measure, read_config, summarise
 from llm_core.training.run_config import RunConfig
@@ -98,3 +98,19 @@ def test_places_of_state_whose_losses_differ_have_no_speed() -> None:
     withheld = offload.withhold(row, limit=1e-4)
     assert withheld["step_s"] is withheld["update_s"] is None and withheld["peak_bytes"] == 7
     assert offload.withhold(row | {"loss_difference": float("inf")}, limit=1.0)["step_s"] is None
+
+
+def test_two_precisions_are_as_near_as_two_seeds_where_the_mean_of_the_last_half_says_so() -> None:
+    def curve(*losses: float, tok_s: float = 100.0) -> list[dict[str, float]]:
+        return [{"loss": loss, "tok_s": tok_s} for loss in losses]
+
+    rows = {
+        "bf16": curve(3.0, 2.0, 1.5, 1.0),
+        "fp8": curve(9.0, 2.0, 1.51, 1.03, tok_s=150),
+        "bf16 again": curve(3.0, 2.0, 1.47, 0.99),
+    }
+    found = precision.compared(rows)
+    assert found["gap"] == found["noise"] * -1 == 0.02 and found["within_noise"]
+    assert found["speed_ratio"] == 1.5 and found["losses"]["fp8"] == 1.03
+    rows["fp8"][-1]["loss"] = 1.04
+    assert not precision.compared(rows)["within_noise"]

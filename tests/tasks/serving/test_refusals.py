@@ -4,7 +4,6 @@ traceback."""
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -157,15 +156,14 @@ def test_a_body_that_is_no_request_is_400(server: Served, body: bytes) -> None:
         ({"prompt": [[1]] * 50_000}, "16384 lists and objects"),
     ],
 )
-def test_a_long_body_with_many_faults_is_refused_in_less_than_a_second_and_by_one_line(
+def test_a_long_body_with_many_faults_is_refused_at_the_first_of_them_and_by_one_line(
     body: dict[str, Any], reason: str
 ) -> None:
     content = json.dumps(body).encode()
-    began = time.process_time()
     with pytest.raises((ApiError, ValidationError)) as error:
         CompletionRequest.model_validate(read_body(content))
     refusal = error.value if isinstance(error.value, ApiError) else invalid(error.value)
-    assert time.process_time() - began < 1
+    assert isinstance(error.value, ApiError) or error.value.error_count() <= 4
     assert reason in str(refusal)
 
 

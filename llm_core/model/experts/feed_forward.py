@@ -4,10 +4,8 @@ Pairs of a token and an expert are sorted by expert, so each expert multiplies o
 grouped products on GPUs, one product after another elsewhere. Outputs return to the order of tokens
 and are multiplied by their gates, in float32 or float64.
 
-Load is balanced by a loss of each sequence (DeepSeek-V3, section 2.1.2) or by a bias that no
-gradient moves (Wang et al., 2024). Both are sums over sequences and tokens, so they do not depend
-on how a batch is cut. The gradient of the losses is added in the backward pass of the gates. So a
-block keeps one output, and load is counted once where a forward pass is repeated.
+The gradient of the losses that balance load is added in the backward pass of the gates. So a block
+keeps one output, and load is counted once where a forward pass is repeated.
 
 The matrices of all experts are stacked by rows in one matrix, so rules for matrices hold for them
 too: tiles of initial weights, cuts by rows, checkpoints.
@@ -15,7 +13,9 @@ too: tiles of initial weights, cuts by rows, checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import torch
@@ -25,14 +25,23 @@ from torch.nn import functional as F
 from llm_core.compat import grouped_mm
 from llm_core.model.config import ModelConfig
 from llm_core.model.expert_config import ExpertsConfig
+from llm_core.model.experts.pairs import (
+    Mixed,
+    MixedBackward,
+    Summed,
+    mix,
+    mixed,
+    mixed_backward,
+    sort_pairs,
+    spread,
+    summed,
+)
+from llm_core.model.experts.router import Exchange, Router, as_it_is, route
 from llm_core.model.feed_forward import Gated, SwiGLU, gated
-from llm_core.model.loss import precise
 from llm_core.model.precision import product_dtype
 
 # B batch · T tokens · N tokens of all rows · E experts · K experts of a token · P pairs, N x K
 # D model width · F inner width of an expert
-
-Exchange = Callable[[Tensor], Tensor]
 
 
 class PairExchange(Protocol):
@@ -49,49 +58,36 @@ class PairExchange(Protocol):
         """The rows that `send` was given, through `compute(rows, counts)` where experts are."""
 
 
-ROUTER_BIAS = "ffn.router.bias"
-"""End of the name of the bias that balances the load of a router's experts."""
+def joined(
+    y_ND: Tensor, shared_ND: Tensor | None, gate_N1: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """What routed experts and the shared one give, in this dtype. gate_N1: logit of the gate of the
+    shared one."""
+    if shared_ND is not None:
+        shared_ND = shared_ND.to(y_ND.dtype)
+        y_ND = y_ND + (shared_ND if gate_N1 is None else shared_ND * gate_N1.sigmoid())
+    return y_ND.to(dtype)
 
 
-def router_biases(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(name, bias) of each router that has one: float32 buffers without a gradient."""
-    return (found for found in model.named_buffers() if found[0].endswith(ROUTER_BIAS))
+@dataclass(frozen=True)
+class Passes:
+    """The passes over rows around the products of one layer, as they are or compiled. Each is one
+    function without state. Eager, it writes every result between; compiled, it reads rows once."""
+
+    route: Callable[..., tuple[Tensor, Tensor, Tensor | None, Tensor | None]] = route
+    summed: Summed = summed
+    mixed: Mixed = mixed
+    mixed_backward: MixedBackward = mixed_backward
+    joined: Callable[..., Tensor] = joined
+    gated: Gated = gated
+    """silu(gate) * up, of grouped products."""
 
 
-class Router(nn.Module):
-    """Chooses experts and their gates. `bias`, where there is one, affects the choice alone. Its
-    dtype stays float32 whatever the model is cast to: in fewer bits its steps would be lost."""
-
-    bias: Tensor | None
-
-    def __init__(self, config: ModelConfig, experts: ExpertsConfig) -> None:
-        super().__init__()
-        self.config = experts
-        self.weight = nn.Parameter(torch.empty(experts.number, config.dim))
-        bias = torch.zeros(experts.number, dtype=torch.float32) if experts.has_bias else None
-        self.register_buffer("bias", bias)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
-        before = self.bias
-        super()._apply(fn, recurse)
-        if before is not None and self.bias is not None:
-            has_numbers = not before.is_meta and not self.bias.is_meta
-            self.bias = (before if has_numbers else self.bias).to(self.bias.device, torch.float32)
-        return self
-
-    def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(logits_NE, scores_NE, chosen_NK, gates_NK)."""
-        # In 16 bits close scores are equal, and the choice between them is arbitrary.
-        with torch.autocast(x_ND.device.type, enabled=False):
-            logits_NE = F.linear(precise(x_ND), precise(self.weight).to(precise(x_ND).dtype))
-        is_softmax = self.config.score == "softmax"
-        scores_NE = logits_NE.softmax(dim=-1) if is_softmax else logits_NE.sigmoid()
-        ranked_NE = scores_NE.detach() if self.bias is None else scores_NE.detach() + self.bias
-        chosen_NK = ranked_NE.topk(self.config.top_k, dim=-1).indices
-        gates_NK = scores_NE.gather(1, chosen_NK)
-        if self.config.normalised:
-            gates_NK = gates_NK / (gates_NK.sum(dim=-1, keepdim=True) + 1e-20)
-        return logits_NE, scores_NE, chosen_NK, gates_NK * self.config.scale
+@functools.cache
+def compiled_passes() -> Passes:
+    """The same for all layers, so that each is compiled once for a shape."""
+    plain = {each.name: getattr(Passes(), each.name) for each in fields(Passes)}
+    return Passes(**{name: torch.compile(each, dynamic=False) for name, each in plain.items()})
 
 
 class Stacked(nn.Module):
@@ -104,7 +100,7 @@ class Stacked(nn.Module):
 
     def __init__(self, number: int, rows: int, columns: int) -> None:
         super().__init__()
-        self.rows, self.here = rows, _as_it_is
+        self.rows, self.here = rows, as_it_is
         self.weight = nn.Parameter(torch.empty(number * rows, columns))
 
     def matrices(self, dtype: torch.dtype) -> Tensor:
@@ -120,11 +116,13 @@ class Experts(nn.Module):
     """
 
     gated: Gated
+    passes: Passes
     exchange: PairExchange | None
 
     def __init__(self, config: ModelConfig, experts: ExpertsConfig) -> None:
         super().__init__()
-        self.inner, self.first, self.gated = config.ffn_dim, 0, gated
+        self.inner, self.first = config.ffn_dim, 0
+        self.gated, self.passes = gated, Passes()
         self.number, self.exchange = experts.number, None
         self.gate_up = Stacked(experts.number, 2 * config.ffn_dim, config.dim)
         self.down = Stacked(experts.number, config.dim, config.ffn_dim)
@@ -142,12 +140,9 @@ class Experts(nn.Module):
         number = len(into) * (1 if self.exchange is None else self.exchange.size)
         own_P = chosen_NK.flatten() - self.first
         # Pairs of other ranks sort last, as those of one more expert, and add nothing.
-        own_P = torch.where((own_P >= 0) & (own_P < number), own_P, number)
-        order_P = own_P.argsort(stable=True)
-        inverse_P = order_P.argsort()
-        counts = torch.zeros(number + 1, dtype=torch.int64, device=x_ND.device)
-        counts.scatter_add_(0, own_P, torch.ones_like(own_P))
-        x_PD = _Spread.apply(x_ND.to(dtype), order_P, inverse_P, top_k)
+        order = sort_pairs(torch.where((own_P >= 0) & (own_P < number), own_P, number), number)
+        counts, passes = order.counts, self.passes
+        x_PD = spread(x_ND.to(dtype), order, top_k, passes.summed)
         sent = None if self.exchange is None else self.exchange.send(x_PD, counts)
 
         def end(gates_NK: Tensor) -> Tensor:
@@ -157,8 +152,7 @@ class Experts(nn.Module):
                 y_PD = self.exchange.answer(
                     sent, lambda x_SD, come: self._products(x_SD, into, out, come, False)
                 )
-            y_NKD = Permuted.apply(y_PD, inverse_P, order_P).unflatten(0, (-1, top_k))
-            return (y_NKD.to(gates_NK.dtype) * gates_NK[..., None]).sum(dim=1)
+            return mix(y_PD, gates_NK, order, passes.mixed, passes.mixed_backward)
 
         return end
 
@@ -169,9 +163,11 @@ class Experts(nn.Module):
         any."""
         if takes_grouped(x_PD, self.inner):
             ends = counts[:-1].cumsum(0)
-            own = _own_rows(len(x_PD), ends[-1]) if has_others else _as_it_is
+            own = _own_rows(len(x_PD), ends[-1]) if has_others else as_it_is
             ends = ends.to(torch.int32)
-            inner_P = self.gated(own(grouped_mm(own(x_PD), into.mT, ends)), self.inner)
+            # One expert after another has runs of any length, each of which would be compiled.
+            silu = self.passes.gated if self.gated is gated else self.gated
+            inner_P = silu(own(grouped_mm(own(x_PD), into.mT, ends)), self.inner)
             return own(grouped_mm(inner_P, out.mT, ends))
         # Experts without a token too, so that each has a gradient.
         runs = x_PD.split(counts.tolist())
@@ -213,15 +209,26 @@ class SparseFeedForward(nn.Module):
     def __init__(self, config: ModelConfig, experts: ExpertsConfig) -> None:
         super().__init__()
         self.config = experts
-        self.enter: Exchange = _as_it_is
-        self.leave: Exchange = _as_it_is
-        self.sum_context: Exchange = _as_it_is
+        self.enter: Exchange = as_it_is
+        self.leave: Exchange = as_it_is
+        self.sum_context: Exchange = as_it_is
         self.adds_losses, self.divisor = True, torch.ones(())
         self._loads: list[Tensor] = []
         self.router = Router(config, experts)
         self.experts = Experts(config, experts)
         self.shared = SwiGLU(config, experts.shared_dim) if experts.shared_dim else None
         self.shared_gate = Stacked(1, 1, config.dim) if experts.shared_gate else None
+
+    @property
+    def passes(self) -> Passes:
+        return self.experts.passes
+
+    def compile_passes(self) -> None:
+        """Compile what surrounds the products; what they need of the host keeps the layer itself
+        from it."""
+        self.experts.passes = compiled_passes()
+        if self.shared is not None and self.shared.gated is gated:
+            self.shared.gated = self.passes.gated
 
     def set_gated(self, gated: Gated) -> None:
         """Compute silu(gate) * up of all experts by this function."""
@@ -233,44 +240,28 @@ class SparseFeedForward(nn.Module):
         """counted_BT: tokens that count in load and losses; None: neither is wanted."""
         x_BTD = self.enter(x_BTD)
         x_ND = x_BTD.flatten(0, -2)
-        logits_NE, scores_NE, chosen_NK, gates_NK = self.router(x_ND)
-        if counted_BT is not None and gates_NK.requires_grad:
-            loss, load_E = self.losses(logits_NE, scores_NE, chosen_NK, counted_BT)
-            gates_NK = _Balanced.apply(gates_NK, loss, load_E, self)
+        chosen_NK, gates_NK = self._route(x_ND, counted_BT)
         end = self.experts.begin(x_ND, chosen_NK)
-        shared_ND = None if self.shared is None else self.shared(x_ND).to(gates_NK.dtype)
-        if shared_ND is not None and self.shared_gate is not None:
-            shared_ND = shared_ND * F.linear(x_ND, self.shared_gate.weight).sigmoid()
-        y_ND = end(gates_NK)
-        if shared_ND is not None:
-            y_ND = y_ND + shared_ND
-        return self.leave(y_ND.to(product_dtype(x_ND)).view(x_BTD.shape))
+        shared_ND = None if self.shared is None else self.shared(x_ND)
+        gate_N1 = None
+        if self.shared_gate is not None:
+            gate_N1 = F.linear(x_ND, self.shared_gate.weight)
+        y_ND = self.passes.joined(end(gates_NK), shared_ND, gate_N1, product_dtype(x_ND))
+        return self.leave(y_ND.view(x_BTD.shape))
 
-    def losses(
-        self, logits_NE: Tensor, scores_NE: Tensor, chosen_NK: Tensor, counted_BT: Tensor
-    ) -> tuple[Tensor | None, Tensor]:
-        """(sum of the balance loss and the z-loss, None where neither is added; load_E, pairs of
-        each expert), of tokens that count.
-
-        Balance: a sequence with c_i of its T k pairs at expert i adds T E sum_i (c_i / (T k)) P_i,
-        with P_i the mean of scores that sum to 1. The factor T is there because backward divides by
-        the number of tokens.
-        """
-        config, (rows, tokens) = self.config, counted_BT.shape
-        hot_NE = torch.zeros_like(scores_NE).scatter_(1, chosen_NK, 1)
-        counts_BE = (hot_NE * counted_BT.flatten()[:, None]).view(rows, tokens, -1).sum(1)
-        loss = None
-        if config.balance_loss and self.adds_losses:
-            shares_NE = scores_NE / scores_NE.sum(dim=-1, keepdim=True)
-            mass_BE = (shares_NE * counted_BT.flatten()[:, None]).view(rows, tokens, -1).sum(1)
-            whole_BE = self.sum_context(counts_BE)
-            pairs_B1 = whole_BE.sum(dim=1, keepdim=True).clamp(min=1)
-            loss = config.balance_loss * config.number * (whole_BE / pairs_B1 * mass_BE).sum()
-        if config.z_loss and self.adds_losses:
-            normalizers_N = logits_NE.logsumexp(dim=-1) * counted_BT.flatten()
-            z_loss = config.z_loss * normalizers_N.square().sum()
-            loss = z_loss if loss is None else loss + z_loss
-        return loss, counts_BE.sum(0)
+    def _route(self, x_ND: Tensor, counted_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(chosen_NK, gates_NK), whose backward adds the losses and counts load."""
+        weight, bias = self.router.weight, self.router.bias
+        if not (torch.is_grad_enabled() and (x_ND.requires_grad or weight.requires_grad)):
+            counted_BT = None
+        # Exchanges are not compiled.
+        chosen = self.passes.route if self.sum_context is as_it_is else route
+        chosen_NK, gates_NK, loss, load_E = chosen(
+            x_ND, weight, bias, self.config, counted_BT, self.adds_losses, self.sum_context
+        )
+        if load_E is not None:
+            gates_NK = _Balanced.apply(gates_NK, loss, load_E, self)
+        return chosen_NK, gates_NK
 
     def note_load(self, load_E: Tensor) -> None:
         """Record the pairs of each expert in one backward pass."""
@@ -301,36 +292,3 @@ class _Balanced(torch.autograd.Function):
         if ctx.dtype is not None:
             of_loss = (1 / ctx.layer.divisor).to(grads[0].device, ctx.dtype)
         return grads[0], of_loss, None, None
-
-
-class _Spread(torch.autograd.Function):
-    """Rows of tokens → a row for each pair, in order. Gathers both ways: sums have one order."""
-
-    @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, order_P: Tensor, inverse_P: Tensor, top_k: int) -> Tensor:
-        ctx.save_for_backward(inverse_P)
-        ctx.top_k = top_k
-        return x_ND[order_P // top_k]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (inverse_P,) = ctx.saved_tensors
-        grad_ND = grads[0][inverse_P].unflatten(0, (-1, ctx.top_k)).sum(dim=1)
-        return grad_ND, None, None, None
-
-
-class Permuted(torch.autograd.Function):
-    """Reorders rows; backward takes the inverse order."""
-
-    @staticmethod
-    def forward(ctx: Any, y_PD: Tensor, order_P: Tensor, inverse_P: Tensor) -> Tensor:
-        ctx.save_for_backward(inverse_P)
-        return y_PD[order_P]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return grads[0][ctx.saved_tensors[0]], None, None
-
-
-def _as_it_is(x: Tensor) -> Tensor:
-    return x

@@ -1,0 +1,1 @@
+"""Experts in place of a feed-forward."""
