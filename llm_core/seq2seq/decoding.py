@@ -24,7 +24,8 @@ class Decoder:
     ) -> None:
         config = model.config
         self.model, self.num_tokens, self.max_tokens = model, 0, max_tokens
-        self.source: Source = model.encode(source_BS, documents_BS)
+        with torch.no_grad():
+            self.source: Source = model.encode(source_BS, documents_BS)
         self.source_allowed_B1S = (documents_BS != PADDING)[:, None, :]
         sizes = config.num_decoder_layers, 2, len(source_BS), config.num_heads, max_tokens
         like = model.embedding.weight

@@ -124,12 +124,15 @@ class Denoising:
     ) -> None:
         """Raises ConfigError where the shards use ids of sentinels."""
         self._noise, self._model, self._seed = noise or DenoisingConfig(), model, seed
-        if model.vocab_size <= self._noise.num_sentinels:
+        num_sentinels = self._noise.num_sentinels
+        try:
+            shards.check_ids(max(0, model.vocab_size - num_sentinels))
+        except ConfigError as error:
             raise ConfigError(
-                f"vocab_size ({model.vocab_size}) must hold {self._noise.num_sentinels} sentinels"
-                " besides the ids of texts; raise it"
-            )
-        shards.check_ids(model.vocab_size - self._noise.num_sentinels)
+                f"vocab_size ({model.vocab_size}) leaves {model.vocab_size - num_sentinels} ids to"
+                f" texts beside num_sentinels ({num_sentinels}), and split {shards.split!r} has"
+                " larger ones; raise vocab_size, or set num_sentinels lower"
+            ) from error
         text_tokens = self._noise.text_tokens(source_len)
         self._lengths = self._noise.lengths(text_tokens)
         self._loader = Loader(shards, text_tokens, global_batch_sequences, seed, rank, world)
