@@ -123,7 +123,7 @@ def test_words_behind_a_number_count_where_the_verb_comes_last(text) -> None:
         "京ICP备16044242号 期刊订阅电话; my mobile. Then one more: 123456789",
         "(875)(907)(906 1102), xywh {254 149 140 20}, V.  13  4102 1974, {(03302 15973 /0106 1",
         "SNAT --to PH_IP_MOON:1100-1200; token-ring 213982198 00:16:6F, gsm 0-268435455",
-        "killed by mob, 1837\n00001107 Lewis; +2015-06-30 19:02",
+        "+2015-06-30 19:02; killed by mob, 1837\n00001107 Lewis",
         "#\t02 0a 52 4e 56 35 30 34 35 39 34 34\n#\t03 03 41 54 41\n# ff 00",
     ],
 )
