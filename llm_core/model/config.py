@@ -266,14 +266,6 @@ class ModelConfig:
         matrices = self.matmul_parameters(all_experts=not active)
         return matrices + norms + self.num_layers * biases + embedding + positions
 
-    def attended_tokens(self, seq_len: int) -> float:
-        """Tokens that attention counts for each token of a row, in the mean over layers, as if it
-        were not causal: twice the causal area, which a window of w narrows from n² / 2 to
-        w n - w² / 2."""
-        from llm_core.model.sparse.pairs import attended_tokens
-
-        return sum(attended_tokens(one, seq_len) for one in self.patterns) / self.num_layers
-
     def training_flops_per_token(self, attended_tokens: float, causal: bool = False) -> float:
         """FLOPs of forward and backward per token, 2 per multiply-add.
 
@@ -281,8 +273,8 @@ class ModelConfig:
         attention counted as if it were not causal, the convention of most published MFU figures.
         `causal=True` counts the half that is needed, as Megatron does.
 
-        attended_tokens: as `attended_tokens` counts, or of its document where masks keep documents
-        apart, in the mean over tokens.
+        attended_tokens: as `sparse.pairs.attended_tokens` counts, or of its document where masks
+        keep documents apart, in the mean over tokens.
         """
         attention = (6 if causal else 12) * self.num_layers * self.attention_dim * attended_tokens
         return 6 * self.matmul_parameters() + attention

@@ -9,7 +9,7 @@
 | hardware_causal, hardware_full | these and what backward computes again |
 
 MFU is model operations over the stated peak, HFU hardware operations. Windows narrow attention
-(`ModelConfig.attended_tokens`). Standard library only.
+(`sparse.pairs.attended_tokens`). Standard library and NumPy only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
+from llm_core.model.sparse.pairs import attended_tokens
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.step import TimePlan, Work, plan_memory, plan_time
 
@@ -64,7 +65,7 @@ class Speed:
 
 def flops_per_token(model: ModelConfig, memory: MemoryConfig, seq_len: int) -> TokenFlops:
     """Of rows of so many tokens, each one document."""
-    weights, attended = model.num_parameters(active=True), model.attended_tokens(seq_len)
+    weights, attended = model.num_parameters(active=True), attended_tokens(model.patterns, seq_len)
     causal, full = (model.training_flops_per_token(attended, half) for half in (True, False))
     again = [recomputed_flops_per_token(model, memory, seq_len, half) for half in (True, False)]
     return TokenFlops(6 * weights, 8 * weights, causal, full, causal + again[0], full + again[1])
@@ -75,7 +76,7 @@ def recomputed_flops_per_token(
 ) -> float:
     """Operations of forward that backward does again, per token; never those of the head."""
     products = 2 * (model.matmul_parameters() - model.vocab_size * model.dim)
-    pairs = model.num_layers * model.attention_dim * model.attended_tokens(seq_len)
+    pairs = model.num_layers * model.attention_dim * attended_tokens(model.patterns, seq_len)
     attention = (2 if causal else 4) * pairs
     if memory.recompute == "full":
         return products + attention

@@ -10,7 +10,7 @@
 | prefill | operations of a prompt, the head for its last token alone, at the share of the peak that products reach |
 
 Decoding is a ceiling: stated bandwidth and peak, and nothing else takes time (Pope et al., 2022,
-section 2). Tensor ranks divide all of it, without what they send. Standard library only.
+section 2). Tensor ranks divide all of it, without what they send. Standard library and NumPy only.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Literal, get_args
 
 from llm_core.infer.config import EngineConfig
 from llm_core.model.config import ModelConfig
-from llm_core.model.sparse.pairs import num_keys
+from llm_core.model.sparse.pairs import attended_tokens, num_keys
 from llm_core.planner.hardware import HardwareConfig
 from llm_core.planner.weights import Shape, block_shapes, weights_outside
 
@@ -125,7 +125,9 @@ class Served:
     def prefill_s(self, context: int) -> float:
         """Seconds to read a prompt, by operations alone."""
         model, head = self.model, self.model.vocab_size * self.model.dim
-        attention = 2 * model.num_layers * model.attention_dim * model.attended_tokens(context)
+        attention = (
+            2 * model.num_layers * model.attention_dim * attended_tokens(model.patterns, context)
+        )
         flops = context * (2 * (model.matmul_parameters() - head) + attention) + 2 * head
         return flops / (self._peak * self.hardware.matmul_share)
 

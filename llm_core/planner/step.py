@@ -3,7 +3,7 @@
 Products take their FLOPs over the share of the stated peak that large ones reach; what lies between
 them takes the bytes that it moves over a share of the bandwidth. A pipeline of p ranks and m micro
 batches idles (p - 1) / (m + p - 1) of a step (GPipe, Huang et al., 2019). What is sent is in
-`llm_core.planner.traffic`. Standard library only.
+`llm_core.planner.traffic`. Standard library and NumPy only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass, field
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.adapter import AdaptedModelConfig
 from llm_core.model.config import ONE_PASS_KERNELS, ModelConfig
+from llm_core.model.sparse.pairs import attended_tokens
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
 from llm_core.parallel.degrees import LOOPED
@@ -245,7 +246,7 @@ def plan_time(work: Work, hardware: HardwareConfig) -> TimePlan:
     head_s = passed * head_weights * tokens / rate
     blocks_s = passed * block_weights * tokens / block_rate
     # Half of all pairs of a row, forward and twice backward; kernels of attention reach less.
-    attended = model.attended_tokens(train.seq_len)
+    attended = attended_tokens(model.patterns, train.seq_len)
     pairs = model.num_layers * model.attention_dim * attended * share
     if parallel.cp_kind != "ulysses" and not parallel.cp_balanced:
         # The last slice attends all others: of c slices (2 c - 1) / c times the mean.

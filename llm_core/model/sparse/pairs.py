@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,9 +77,15 @@ def areas(pattern: Pattern, length: int) -> NDArray[np.float64]:
     return counts_N - 0.5 * (counts_N == np.arange(1, length + 1))
 
 
+def attended_tokens(patterns: Sequence[Pattern], seq_len: int) -> float:
+    """Tokens that attention counts for each token of a row, in the mean over layers, as if it were
+    not causal: twice the causal area, which a window of w narrows from n² / 2 to w n - w² / 2."""
+    return sum(_attended_tokens(one, seq_len) for one in patterns) / len(patterns)
+
+
 @functools.cache
-def attended_tokens(pattern: Pattern, seq_len: int) -> float:
-    """Twice the area per token, as `ModelConfig.attended_tokens`."""
+def _attended_tokens(pattern: Pattern, seq_len: int) -> float:
+    """Twice the area per token, as `attended_tokens`."""
     if pattern == ALL:
         return seq_len
     return 2 * float(areas(pattern, seq_len).mean())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from llm_core.memory.config import MemoryConfig
 from llm_core.model.config import ModelConfig
 from llm_core.model.masks import AttentionMask
+from llm_core.model.sparse.pairs import attended_tokens
 from llm_core.model.sparse.patterns import Pattern
 from llm_core.optim.config import OptimConfig
 from llm_core.parallel.config import ParallelConfig
@@ -37,7 +38,9 @@ def test_attention_counts_the_pairs_of_each_layers_mask(
         mask = AttentionMask(Pattern(window=window)).dense(seq_len, seq_len, CPU)
         # An area counts half of each pair on the diagonal, as far as rows grow.
         area += int(mask.sum()) - min(window or seq_len, seq_len) / 2
-    assert model.attended_tokens(seq_len) == pytest.approx(2 * area / model.num_layers / seq_len)
+    assert attended_tokens(model.patterns, seq_len) == pytest.approx(
+        2 * area / model.num_layers / seq_len
+    )
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "every", "full"])

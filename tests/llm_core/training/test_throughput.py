@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from llm_core.data.batch import Batch
+from llm_core.model.sparse.pairs import attended_tokens
 from llm_core.model.sparse.patterns import Pattern
 from llm_core.parallel.ranks import Ranks
 from llm_core.profiling import roofline
@@ -102,7 +103,7 @@ def test_windows_count_in_training_as_in_a_plan(
     clock = StepClock(dataclasses.replace(config, model=model), Ranks(0, 1, CPU))
     ids = torch.zeros(2, 128, dtype=torch.int64)
     clock.see(Batch(ids, ids, None), model.patterns)
-    assert clock.row(1, 1)["attended_tokens"] == pytest.approx(model.attended_tokens(128))
+    assert clock.row(1, 1)["attended_tokens"] == pytest.approx(attended_tokens(model.patterns, 128))
 
 
 def test_a_rank_slow_several_times_in_a_row_is_reported_once(
