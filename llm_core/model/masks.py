@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_core.model.sparse.pairs import areas
 from llm_core.model.sparse.patterns import ALL, Pattern, rule_of
 
 # B rows · Q queries · K keys: columns of a row of which the queries may be a part · S segments:
@@ -100,14 +99,3 @@ def segment_bounds(documents_BT: Tensor) -> Tensor:
     """int32 bounds (S + 1,) of documents in rows laid end to end; each row begins a new one."""
     first_BT = restarting_positions(documents_BT) == 0
     return F.pad(first_BT.flatten().nonzero().flatten(), (0, 1), value=documents_BT.numel()).int()
-
-
-def causal_pairs(pattern: Pattern, documents_BT: Tensor) -> Tensor:
-    """How many (query, key) pairs attend in rows of documents, a float64 scalar; padding, of
-    negative numbers, does not.
-
-    As areas, not counts: a document of n tokens that is attended whole has n² / 2 pairs, the
-    convention of FLOPs.
-    """
-    areas_T = torch.from_numpy(areas(pattern, documents_BT.shape[1])).to(documents_BT.device)
-    return (areas_T[restarting_positions(documents_BT)] * (documents_BT >= 0)).sum()

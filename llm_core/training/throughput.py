@@ -36,7 +36,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from llm_core.data.batch import Batch
-from llm_core.model.masks import causal_pairs
+from llm_core.model.masks import restarting_positions
+from llm_core.model.sparse.pairs import areas
 from llm_core.model.sparse.patterns import Pattern
 from llm_core.parallel.ranks import Ranks
 from llm_core.profiling.roofline import best_time
@@ -171,3 +172,14 @@ def held_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
         1 if sys.platform == "darwin" else 1024
     )
+
+
+def causal_pairs(pattern: Pattern, documents_BT: Tensor) -> Tensor:
+    """How many (query, key) pairs attend in rows of documents, a float64 scalar; padding, of
+    negative numbers, does not.
+
+    As areas, not counts: a document of n tokens that is attended whole has n² / 2 pairs, the
+    convention of FLOPs.
+    """
+    areas_T = torch.from_numpy(areas(pattern, documents_BT.shape[1])).to(documents_BT.device)
+    return (areas_T[restarting_positions(documents_BT)] * (documents_BT >= 0)).sum()

@@ -14,12 +14,12 @@ from llm_core.model import attend as attend_module
 from llm_core.model.attend import attend, prepare_backend
 from llm_core.model.masks import (
     AttentionMask,
-    causal_pairs,
     restarting_positions,
     segment_bounds,
 )
 from llm_core.model.sparse.patterns import Pattern, drawn_blocks
 from llm_core.model.transformer import Transformer
+from llm_core.training.throughput import causal_pairs
 from tests.support.engine.attention_patterns import PATTERNS
 from tests.support.engine.small_runs import MODEL
 from tests.support.engine.uneven_model import make_model
