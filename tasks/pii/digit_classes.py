@@ -144,6 +144,13 @@ class DigitClasses:
 class _Positions:
     """The positions of one expression, as bits; the first is its end, which follows itself."""
 
+    takes: list[int]
+    """Bits of the digits that each position takes."""
+    after: list[int]
+    """The positions that follow each one."""
+    begin: int
+    """The positions with which the expression begins."""
+
     def __init__(self, expression: str) -> None:
         tokens = _tokens(expression)
         prefix = _prefix(tokens)
@@ -155,7 +162,6 @@ class _Positions:
                 self.begin = self._position(_digits(token), self.begin)
             return
         self.takes, self.after = [0], [1]
-        """Bits of the digits that each position takes; the positions that follow."""
         self._known: dict[int, int] = {}
         """The position that takes these digits and is followed by these, both in one number: ends
         of numbers are alike in most alternatives, and are one position. Tuples as keys would take
