@@ -145,9 +145,11 @@ class _Positions:
     """The positions of one expression, as bits; the first is its end, which follows itself."""
 
     takes: list[int]
+    """Bits of the digits that each position takes."""
     after: list[int]
-    """Bits of the digits that each position takes; the positions that follow."""
+    """The positions that follow each one."""
     begin: int
+    """The positions with which the expression begins."""
 
     def __init__(self, expression: str) -> None:
         tokens = _tokens(expression)
