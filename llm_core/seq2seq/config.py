@@ -114,7 +114,7 @@ class Seq2SeqConfig:
         return (3 if self.ffn == "geglu" else 2) * self.dim * self.ffn_dim
 
     def num_parameters(self) -> int:
-        """All trained numbers, each counted once (a tied head is not another matrix)."""
+        """All trained numbers, each counted once (a tied head is the embedding)."""
         encoder, decoder = self.num_encoder_layers, self.num_decoder_layers
         attention = (encoder + 2 * decoder) * self.attention_parameters
         ffn = (encoder + decoder) * self.ffn_matrices

@@ -16,8 +16,8 @@ class Pairs:
     """Batches of one data-parallel rank, a pure function of the step.
 
     Rows hold pairs next to each other where they fit (`packed`), or one each. Each epoch visits
-    all rows in an order of its own. Chats of several answers and pairs that do not fit are left
-    out and counted. Memory: a few numbers for each pair.
+    all rows in an order of its own. Chats of several answers are not pairs; they, and pairs that do
+    not fit, are left out and counted. Memory: a few numbers for each pair.
     """
 
     def __init__(
