@@ -74,7 +74,7 @@ def greedy(
     for _ in range(max_tokens):
         ids_B1 = decoder.logits(ids_B1).argmax(dim=-1)
         ended_B = ended_B | (ids_B1[:, 0] == config.eos_id)
-        found.append(ids_B1.masked_fill(ended_B[:, None], config.eos_id))
+        found.append(ids_B1)
         if ended_B.all():
             break
     rows = torch.cat([*found, torch.full_like(ids_B1, config.eos_id)], dim=1).tolist()

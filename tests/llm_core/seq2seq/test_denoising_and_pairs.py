@@ -47,6 +47,30 @@ def test_source_and_target_together_hold_the_text(length: int) -> None:
         assert length == 1 or mask[-1]
 
 
+def test_spans_are_at_most_the_tokens_that_stay() -> None:
+    noise = DenoisingConfig(rate=0.8, mean_span=1)
+    assert noise.counts(20) == (16, 4)
+    source, target = corrupt(np.arange(2, 22), "0", noise, MODEL)
+    assert restored(source, target, 1000) == list(range(2, 22))
+
+
+def test_another_seed_drops_other_spans_of_the_same_text(tmp_path: Path) -> None:
+    shards = counting_stream(tmp_path, 999)
+
+    def sources(seed: int) -> dict[tuple[int, ...], list[int]]:
+        found = {}
+        for step in range(5):
+            batch = Denoising(shards, 40, 4, MODEL, NOISE, seed).batch(step)
+            for source, target in zip(batch.source_BS, batch.targets_BT, strict=True):
+                text = restored(source.numpy(), target.numpy(), 1000)
+                found[tuple(text)] = source.tolist()
+        return found
+
+    one, other = sources(3), sources(4)
+    common = one.keys() & other.keys()
+    assert common and any(one[text] != other[text] for text in common)
+
+
 def test_lengths_are_those_of_the_paper() -> None:
     assert NOISE.text_tokens(512) == 568
     assert NOISE.lengths(568) == (512, 114)
