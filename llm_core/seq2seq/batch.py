@@ -13,7 +13,7 @@ from llm_core.data.batch import IGNORED
 from llm_core.seq2seq.config import Seq2SeqConfig
 
 PADDING = -1
-"""Document of what only fills a row."""
+"""Document number of padding."""
 
 Pair = tuple[np.ndarray, np.ndarray]
 """int64 ids of a source and of its target, each with its end."""
@@ -27,8 +27,8 @@ class Seq2SeqBatch(NamedTuple):
     targets_BT: Tensor
     """`IGNORED` in padding."""
     source_documents_BS: Tensor
-    """int32: number of the pair in its row, `PADDING` in padding; tokens of others are not
-    attended."""
+    """int32: number of the pair in its row, `PADDING` in padding. Tokens attend their own pair
+    alone."""
     documents_BT: Tensor
     numbers_B: Tensor
     """int64: place of each row in the order of all samples of a run, for dropout."""
@@ -41,7 +41,7 @@ def lay_out(
     target_len: int,
     config: Seq2SeqConfig,
 ) -> Seq2SeqBatch:
-    """Rows of pairs, which must fit, one after another."""
+    """Put the pairs of each row one after another; they must fit."""
     source, source_documents = _filled(rows, 0, source_len, config.pad_id)
     targets, documents = _filled(rows, 1, target_len, IGNORED)
     inputs = np.full_like(targets, config.pad_id)
@@ -69,8 +69,8 @@ def _filled(
 def pack(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_len: int, target_len: int
 ) -> np.ndarray:
-    """int64 row of each pair: pairs in their order, a new row where one does not fit (next fit).
-    Rows depend on the pairs alone."""
+    """int64 row of each pair: pairs keep their order, and one that does not fit begins a new row
+    (next fit)."""
     row_of = np.zeros(len(source_lengths), np.int64)
     row = sources = targets = 0
     for k, (source, target) in enumerate(zip(source_lengths, target_lengths, strict=True)):

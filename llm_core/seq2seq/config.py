@@ -11,7 +11,7 @@ from llm_core.config import ConfigError
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """Everything that decides the architecture; what is left out gives T5 1.0.
+    """Everything that decides the architecture; its defaults are those of T5 1.0.
 
     t5 (Raffel et al., 2020, section 2.1; version 1.1: Shazeer, 2020): RMSNorm before each sublayer
     and after each stack, a bias by relative position on attention scores, which are not scaled, and
@@ -44,14 +44,17 @@ class Seq2SeqConfig:
     """t5: distance from which on all positions share a bucket."""
     norm_eps: float = 1e-6
     dropout: float = 0.1
-    """Share of numbers that training drops: of embeddings and the ends of sublayers; in t5 also of
-    attention weights, inside feed-forwards and after each stack."""
+    """Share of activations that training drops: of embeddings and outputs of sublayers; in t5 also
+    of attention weights, inside feed-forwards and after each stack."""
     pad_id: int = 0
     """Fills rows, and is the first input of the decoder."""
     eos_id: int = 1
     """Ends sources and targets."""
 
     def __post_init__(self) -> None:
+        for name, known in (("kind", ("t5", "transformer")), ("ffn", ("relu", "geglu"))):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name} ({getattr(self, name)}) must be {' or '.join(known)}")
         for name in (
             "vocab_size",
             "dim",

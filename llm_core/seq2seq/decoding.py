@@ -15,7 +15,7 @@ from llm_core.seq2seq.model import EncoderDecoder, Source
 class Decoder:
     """Reads sources once, then targets in passes of any length, all rows at the same place.
 
-    documents_BS: 0 for tokens of a source, `PADDING` behind it. Memory: keys and values of
+    documents_BS: 0 for tokens of a source, `PADDING` after it. Memory: keys and values of
     max_tokens target tokens and of the sources, for each layer of the decoder.
     """
 
@@ -33,7 +33,7 @@ class Decoder:
 
     @torch.no_grad()
     def logits(self, ids_BQ: Tensor) -> Tensor:
-        """logits_BQV of the tokens behind these. Raises ConfigError behind max_tokens."""
+        """logits_BQV of the tokens that follow these. Raises ConfigError beyond max_tokens."""
         begin, stop = self.num_tokens, self.num_tokens + ids_BQ.shape[1]
         if stop > self.max_tokens:
             raise ConfigError(
@@ -65,11 +65,11 @@ class Decoder:
 def greedy(
     model: EncoderDecoder, source_BS: Tensor, documents_BS: Tensor, max_tokens: int
 ) -> list[list[int]]:
-    """Of each source the most probable next token, again and again, up to eos_id, which is left
-    out, or max_tokens. Of equal ones the lower id."""
+    """The most probable next token of each source, again and again, until eos_id, which is left
+    out, or max_tokens. Ties go to the lower id."""
     config = model.config
     decoder = Decoder(model, source_BS, documents_BS, max_tokens)
-    ids_B1 = torch.full_like(source_BS[:, :1], config.pad_id)
+    ids_B1 = source_BS.new_full((len(source_BS), 1), config.pad_id)
     found, ended_B = [], torch.zeros(len(source_BS), dtype=torch.bool, device=source_BS.device)
     for _ in range(max_tokens):
         ids_B1 = decoder.logits(ids_B1).argmax(dim=-1)

@@ -1,7 +1,7 @@
 """Span corruption: spans of a text give way to sentinels, and the target is what they held (Raffel
 et al., 2020, section 3.1.4).
 
-A target begins with a sentinel and the first span, and has no sentinel behind the last: a text ends
+A target begins with a sentinel and the first span, and has no sentinel after the last: a text ends
 in a span, as in the code of the paper. Source and target end with eos_id. What is corrupted depends
 on the seed and on the row's place in the order of all samples alone.
 """
@@ -27,7 +27,7 @@ class DenoisingConfig:
     rate: float = 0.15
     """Share of tokens in spans."""
     mean_span: float = 3.0
-    """Tokens of a span, in the mean."""
+    """Mean number of tokens in a span."""
     num_sentinels: int = 100
     """Ids at the end of the vocabulary; the first span has the last of them."""
 
@@ -42,9 +42,9 @@ class DenoisingConfig:
             )
 
     def counts(self, num_tokens: int) -> tuple[int, int]:
-        """(tokens in spans, spans) of a text. A token stays, and none stands alone in a text of
-        one."""
-        noise = min(max(round(num_tokens * self.rate), 1), num_tokens - 1)
+        """(tokens in spans, spans) of a text. At least one token stays, so a text of one has no
+        span."""
+        noise = min(max(round(num_tokens * self.rate), 1), max(num_tokens - 1, 0))
         spans = min(max(round(noise / self.mean_span), 1), noise, num_tokens - noise)
         return noise, spans
 
@@ -66,8 +66,8 @@ class DenoisingConfig:
 
 
 def noise_mask(num_tokens: int, key: str, config: DenoisingConfig) -> np.ndarray:
-    """bool (num_tokens,): which tokens are in spans. Spans and what lies between are drawn as
-    partitions of their tokens, all alike probable; the text ends in a span."""
+    """bool (num_tokens,): which tokens are in spans. Spans and the stretches between them are
+    drawn as partitions of their tokens, all equally likely; the text ends in a span."""
     noise, spans = config.counts(num_tokens)
     if not noise:
         return np.zeros(num_tokens, bool)
@@ -78,7 +78,7 @@ def noise_mask(num_tokens: int, key: str, config: DenoisingConfig) -> np.ndarray
 
 
 def _parts(total: int, num_parts: int, key: str) -> np.ndarray:
-    """int64 lengths of `num_parts` parts, none empty, that make up `total`."""
+    """int64 lengths of `num_parts` parts, none empty, that add up to `total`."""
     chosen = permute(np.arange(num_parts - 1), total - 1, key) if num_parts > 1 else np.zeros(0)
     borders = np.concatenate([[0], np.sort(chosen.astype(np.int64)) + 1, [total]])
     return np.diff(borders).astype(np.int64)
@@ -122,17 +122,23 @@ class Denoising:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        """Raises ConfigError where the shards use ids of sentinels."""
+        """Raises ConfigError where the shards or the model use ids of sentinels."""
         self._noise, self._model, self._seed = noise or DenoisingConfig(), model, seed
         num_sentinels = self._noise.num_sentinels
         try:
             shards.check_ids(max(0, model.vocab_size - num_sentinels))
         except ConfigError as error:
             raise ConfigError(
-                f"vocab_size ({model.vocab_size}) leaves {model.vocab_size - num_sentinels} ids to"
-                f" texts beside num_sentinels ({num_sentinels}), and split {shards.split!r} has"
-                " larger ones; raise vocab_size, or set num_sentinels lower"
+                f"vocab_size ({model.vocab_size}) less num_sentinels ({num_sentinels}) leaves"
+                f" {max(0, model.vocab_size - num_sentinels)} ids to texts, and split"
+                f" {shards.split!r} has larger ones; raise vocab_size, or set num_sentinels lower"
             ) from error
+        for name in ("pad_id", "eos_id"):
+            if getattr(model, name) >= model.vocab_size - num_sentinels:
+                raise ConfigError(
+                    f"{name} ({getattr(model, name)}) is one of the last {num_sentinels} ids, which"
+                    " are sentinels; raise vocab_size, or set num_sentinels lower"
+                )
         text_tokens = self._noise.text_tokens(source_len)
         self._lengths = self._noise.lengths(text_tokens)
         self._loader = Loader(shards, text_tokens, global_batch_sequences, seed, rank, world)

@@ -2,8 +2,8 @@
 resumed.
 
 Whether a number is dropped is a hash of the seed, the row's place in the order of all samples, the
-token's column, the site in the model and the channel (`llm_core.model.noise`). Cost: some int64 of
-each number of a site while it is drawn.
+token's column, the site in the model and the channel (`llm_core.model.noise`). Cost: some int64 for
+each activation of a site while it is drawn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llm_core.model.noise import mixed, token_keys, uniform
 # B rows · T tokens · H heads · Q queries · K keys · D channels
 @dataclass(frozen=True)
 class Dropout:
-    """Drops a share of numbers of rows whose tokens have these keys (int64, B x T)."""
+    """Drops a share of the activations of tokens, which have these keys (int64, B x T)."""
 
     share: float
     keys_BT: Tensor
@@ -29,7 +29,7 @@ class Dropout:
         return x_BTD * kept.to(x_BTD.dtype) / (1 - self.share)
 
     def weights(self, weights_BHQK: Tensor, site: int) -> Tensor:
-        """Of attention. Numbered by key before head: more keys leave the choices as they are."""
+        """Of attention. Numbered by key before head, so that more keys change no choice."""
         _, heads, _, keys = weights_BHQK.shape
         kept = self._kept(site, keys * heads).unflatten(-1, (keys, heads)).permute(0, 3, 1, 2)
         return weights_BHQK * kept.to(weights_BHQK.dtype) / (1 - self.share)

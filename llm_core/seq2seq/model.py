@@ -60,7 +60,7 @@ class Stack(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """Ids of sources and targets in, scores of the next target tokens or losses out."""
+    """Maps ids of sources and targets to scores of the next target tokens, or to losses."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
@@ -126,8 +126,8 @@ class EncoderDecoder(nn.Module):
 
 
 def _same(queries_BT: Tensor, keys_BK: Tensor) -> Tensor:
-    """allowed_BTK: whether a key is of the query's pair; padding attends and is attended by
-    nothing."""
+    """allowed_BTK: whether a key belongs to the query's pair. Padding attends nothing, and nothing
+    attends it."""
     is_same = queries_BT[:, :, None] == keys_BK[:, None, :]
     return is_same & (keys_BK != PADDING)[:, None, :]
 

@@ -1,5 +1,5 @@
-"""Pairs of source and target from chats in token shards: the source is a chat up to the first token
-that is to be learnt, the target what is learnt from there on."""
+"""Pairs of source and target from chats in token shards: the source is a chat up to its answer, and
+the target is the answer."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Pairs:
             for start, stop in zip(*map(np.ndarray.tolist, shards.document_bounds()), strict=True)
         ]
         whole = np.array([each for each in bounds if each is not None], np.int64).reshape(-1, 3)
-        # The end that each side gets.
+        # Each side gets an end.
         source_lengths = whole[:, 1] - whole[:, 0] + 1
         target_lengths = whole[:, 2] - whole[:, 1] + 1
         fits = (source_lengths <= source_len) & (target_lengths <= target_len)
         self.num_left_out = len(bounds) - int(fits.sum())
-        """Chats of which no row is made."""
+        """Chats that are in no row."""
         if not fits.any():
             raise ConfigError(
                 f"source_len ({source_len}) and target_len ({target_len}) hold none of the"
@@ -113,5 +113,5 @@ def _bounds(shards: TokenShards, start: int, stop: int, eos_id: int) -> tuple[in
     if len(changes) != 2 or changes[0] == 0:
         return None
     middle, stop = start + int(changes[0]), start + int(changes[1])
-    # The end of the chat is that of the target too.
+    # The pair has an end of its own.
     return start, middle, stop - int(shards.read(stop - 1, stop)[0] == eos_id)

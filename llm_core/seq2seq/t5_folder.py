@@ -21,7 +21,7 @@ from llm_core.seq2seq.model import EncoderDecoder
 FFN = {"relu": "relu", "gated-gelu": "geglu"}
 """Theirs → ours."""
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-"""Of the embedding, in some folders."""
+"""Copies of the embedding that some folders have."""
 UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
 """In folders of version 1.0; no model reads it."""
 ATTENTION = {"q": "q", "k": "k", "v": "v", "out": "o"}
@@ -73,26 +73,29 @@ def t5_config(values: Any, tied_head: bool) -> Seq2SeqConfig:
     if not isinstance(values, dict) or values.get("model_type") != "t5":
         kind = values.get("model_type") if isinstance(values, dict) else None
         raise ConfigError(
-            f"model_type ({kind}) must be t5; decoders alone are read by train.init_from"
+            f"model_type ({kind}) must be t5; decoder-only models are read by train.init_from"
         )
     known = DEFAULTS | {name: value for name, value in values.items() if value is not None}
     known.setdefault("num_decoder_layers", known.get("num_layers"))
     if missing := sorted(set(SIZES.values()) - known.keys()):
         raise ConfigError(f"config.json has no {missing[0]}; give the folder of a T5 model")
     for ours, theirs in SIZES.items():
-        kinds = (int, float) if ours in ("norm_eps", "dropout") else (int,)
+        is_real = ours in ("norm_eps", "dropout")
+        kinds, named = (int | float, "a number") if is_real else (int, "an integer")
         if not isinstance(known[theirs], kinds) or isinstance(known[theirs], bool):
-            raise ConfigError(f"{theirs} ({known[theirs]!r}) must be a number; fetch it again")
+            raise ConfigError(
+                f"{theirs} ({known[theirs]!r}) must be {named}; fetch the folder again"
+            )
     ffn = known.get("feed_forward_proj", "relu")
-    if ffn not in FFN:
+    if ffn not in list(FFN):
         raise ConfigError(
             f"feed_forward_proj ({ffn}) must be relu or gated-gelu; give a T5 1.0 or 1.1 model"
         )
     start = known.get("decoder_start_token_id", known["pad_token_id"])
     if start != known["pad_token_id"]:
         raise ConfigError(
-            f"decoder_start_token_id ({start}) must be pad_token_id ({known['pad_token_id']}), with"
-            " which targets begin here; give a T5 model"
+            f"decoder_start_token_id ({start}) must be pad_token_id ({known['pad_token_id']}),"
+            " because targets begin with it here; give a T5 model"
         )
     older = known.get("tie_word_embeddings", True) is not False
     return Seq2SeqConfig(
@@ -109,8 +112,8 @@ def write_t5(model: EncoderDecoder, folder: Path, part_bytes: int = PART_BYTES) 
     config = model.config
     if config.kind != "t5":
         raise ConfigError(
-            f"kind ({config.kind}) has no class of Hugging Face that computes it; only kind=t5 is"
-            " written as a folder"
+            f"kind ({config.kind}) has no class in Hugging Face; only kind=t5 is written as a"
+            " folder"
         )
     theirs = {ours: name for name, ours in FFN.items()}
     values = {name: getattr(config, ours) for ours, name in SIZES.items()} | {
@@ -176,6 +179,6 @@ def _from_theirs(
         made[ours] = weights[theirs].to(dtype)
     unread = sorted(weights.keys() - set(names.values()) - set(UNUSED))
     for name in unread:
-        if name not in COPIES or not torch.equal(weights[name], weights["shared.weight"]):
+        if name not in COPIES or not torch.equal(weights[name].to(dtype), made["embedding.weight"]):
             raise ConfigError(f"{name} is not a weight of T5; give a T5 1.0 or 1.1 model")
     return made

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from llm_core.config import ConfigError
+from llm_core.seq2seq.batch import PADDING
 from llm_core.seq2seq.decoding import Decoder, greedy
 from tests.support.engine.small_seq2seq import KINDS, batch_of, small_model, small_pairs
 
@@ -32,3 +33,11 @@ def test_greedy_rows_end_on_their_own_and_equal_those_decoded_alone(kind: str) -
     together = greedy(model, *sources, 10)
     alone = [greedy(model, *(x[n : n + 1] for x in sources), 10)[0] for n in range(4)]
     assert together == alone and all(1 not in row for row in together)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sources_of_no_token_are_decoded_as_padding_is(kind: str) -> None:
+    model = small_model(kind)
+    padding_BS = torch.full((2, 3), model.config.pad_id)
+    expected = greedy(model, padding_BS, torch.full_like(padding_BS, PADDING), 4)
+    assert greedy(model, padding_BS[:, :0], padding_BS[:, :0], 4) == expected

@@ -208,6 +208,8 @@ def test_sinusoids_are_those_of_the_paper() -> None:
     ("changes", "named"),
     [
         ({"dim": 0}, "dim"),
+        ({"kind": "bert"}, "kind"),
+        ({"ffn": "gelu"}, "ffn"),
         ({"dropout": 1.0}, "dropout"),
         ({"pad_id": 40}, "pad_id"),
         ({"num_buckets": 7}, "num_buckets"),

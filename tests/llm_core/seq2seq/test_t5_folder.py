@@ -90,6 +90,7 @@ def test_buckets_are_those_of_the_other_library() -> None:
     [
         ("model_type", "bart"),
         ("feed_forward_proj", "gated-silu"),
+        ("feed_forward_proj", ["relu"]),
         ("decoder_start_token_id", 5),
         ("d_model", "wide"),
         ("num_heads", None),
