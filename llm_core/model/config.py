@@ -137,7 +137,7 @@ class ModelConfig:
     rotary_frac: float = field(default=1.0, metadata=IN_KEY_IF_SET)
     """Part of a head's channels, from the first, that rotary positions turn (GPT-NeoX: 0.25)."""
     parallel_residual: bool = field(default=False, metadata=IN_KEY_IF_SET)
-    """Attention and feed-forward of a block read the same residual stream (GPT-NeoX)."""
+    """Attention and feed-forward of a block read the same residual stream, as GPT-NeoX does."""
     scaled_embeddings: bool = field(default=False, metadata=IN_KEY_IF_SET)
     """Embeddings enter the residual stream times the square root of dim (Gemma)."""
     rope_scaling: RopeScaling | None = None

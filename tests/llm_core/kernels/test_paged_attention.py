@@ -6,6 +6,7 @@ import torch
 from llm_core.infer.cache.attention import attend_keys, attend_ragged
 from llm_core.infer.cache.paged import PagedCache, Pass
 from llm_core.model.config import ModelConfig
+from llm_core.model.sparse.patterns import Pattern
 from tests.support.engine.triton_kernels import DEVICE, kernels_of, numbers
 
 pytestmark = pytest.mark.gpu  # or Triton's interpreter, by hand
@@ -41,7 +42,11 @@ def test_one_token_of_each_row_attends_its_blocks(
         )
         assert torch.equal(seen_k[0, :, -1], k[row]) and torch.equal(seen_v[0, :, -1], v[row])
         expected = attend_ragged(
-            q[row][None, :, None], seen_k, seen_v, lengths_B[row : row + 1] + 1, window
+            q[row][None, :, None],
+            seen_k,
+            seen_v,
+            lengths_B[row : row + 1] + 1,
+            Pattern(window=window),
         )
         assert torch.allclose(mixed[row], expected[0, :, 0], rtol=0, atol=2e-5)
 

@@ -16,6 +16,7 @@ from llm_core.model.attention import split_together
 from llm_core.model.feed_forward import gated
 from llm_core.model.norm import LayerNorm, RMSNorm, add_then_norm
 from llm_core.model.rope import rope_tables
+from llm_core.model.sparse.patterns import Pattern
 from tests.support.engine.small_model import make_model
 
 
@@ -47,7 +48,7 @@ def test_attention_of_keys_where_they_lie_is_that_of_copies(
         at = tables[row, (length - 1) // size].long(), (length - 1) % size
         assert torch.equal(keys[at], k[row]) and torch.equal(values[at], v[row])
     copies = (x[tables.long()].flatten(1, 2).transpose(1, 2) for x in (keys, values))
-    expected = attend_ragged(q[:, :, None], *copies, lengths_N, window)
+    expected = attend_ragged(q[:, :, None], *copies, lengths_N, Pattern(window=window))
     torch.testing.assert_close(mixed, expected[:, :, 0], rtol=1e-5, atol=2e-6)
 
 
