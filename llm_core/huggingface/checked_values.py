@@ -31,6 +31,7 @@ SWITCHES = (
     *("norm_topk_prob", "qkv_bias", "use_qk_norm", "use_parallel_residual"),
 )
 GROUPS = ("rope_parameters", "rope_scaling")
+WORDS = ("model_type", "hidden_act", "hidden_activation")
 
 
 def check_values(values: Mapping[str, Any]) -> None:
@@ -44,6 +45,7 @@ def check_values(values: Mapping[str, Any]) -> None:
         ),
         (SWITCHES, "true or false", lambda value: type(value) is bool),
         (GROUPS, "a mapping", lambda value: isinstance(value, Mapping)),
+        (WORDS, "a name", lambda value: isinstance(value, str)),
     ):
         for name in names:
             if name in values and not holds(values[name]):

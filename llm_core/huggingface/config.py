@@ -140,7 +140,7 @@ def model_config(found: Any) -> ModelConfig:
         )
     found, attention = without_patterns(found)
     values = {name: value for name, value in found.items() if value is not None}
-    if values.get("model_type") in EXPERT_CLASSES and values.get("sliding_window") == 0:
+    if str(values.get("model_type")) in EXPERT_CLASSES and values.get("sliding_window") == 0:
         del values["sliding_window"]  # Qwen 2 writes 0 for no window
     check_values(values)
     if "quantization_config" in values:

@@ -46,8 +46,6 @@ def neox_config(
             f"hidden_act ({str(form)[:80]}) must be one of {', '.join(FORMS)}; give another model"
         )
     frac = rope.get(PART, values.get("rotary_pct", 0.25))
-    if type(frac) not in (int, float):
-        raise ConfigError(f"rotary_pct ({str(frac)[:80]}) must be a number; fetch it again")
     heads, biased = values["num_attention_heads"], values.get("attention_bias", True)
     return ModelConfig(
         vocab_size=values["vocab_size"],

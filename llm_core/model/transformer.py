@@ -200,8 +200,9 @@ class Transformer(nn.Module):
             noise_BTD = uniform(self.own_tokens(noise_BT), self.config.dim)
             x_BTD = x_BTD + (self.noise_scale * noise_BTD).to(x_BTD.dtype)
         if self.config.scaled_embeddings and self.embedding is not None:
-            # Rounded to the numbers of the stream, as Gemma was trained.
-            x_BTD = x_BTD * x_BTD.new_tensor(self.config.dim**0.5)
+            # Rounded to the numbers of the stream, as Gemma was trained. Filled on the device:
+            # a CUDA graph cannot capture a copy from the host.
+            x_BTD = x_BTD * x_BTD.new_full((), self.config.dim**0.5)
         rope = None
         if self.config.positions == "rotary":
             shape = self.config.rotary_dim, self.config.rope_theta

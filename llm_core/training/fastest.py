@@ -94,7 +94,7 @@ def _goes(config: RunConfig, name: str, candidate: str) -> bool:
         _with(config, {name: candidate})
     except ConfigError:
         return False
-    if candidate == "flex":  # takes a while to compile, and is faster where much is masked alone
+    if candidate == "flex":  # compiles slowly, and is faster only where much is masked
         return bool(config.model.attention)
     return candidate != "varlen" or config.train.data.mask_documents
 

@@ -21,6 +21,7 @@ exchange of four numbers, per logging interval.
 
 from __future__ import annotations
 
+import functools
 import resource
 import statistics
 import sys
@@ -181,5 +182,11 @@ def causal_pairs(pattern: Pattern, documents_BT: Tensor) -> Tensor:
     As areas, not counts: a document of n tokens that is attended whole has n² / 2 pairs, the
     convention of FLOPs.
     """
-    areas_T = torch.from_numpy(areas(pattern, documents_BT.shape[1])).to(documents_BT.device)
+    areas_T = areas_on(documents_BT.device, pattern, documents_BT.shape[1])
     return (areas_T[restarting_positions(documents_BT)] * (documents_BT >= 0)).sum()
+
+
+@functools.lru_cache(maxsize=8)
+def areas_on(device: torch.device, pattern: Pattern, length: int) -> Tensor:
+    """`sparse.pairs.areas`, which is copied to a device once, not in each step."""
+    return torch.from_numpy(areas(pattern, length)).to(device)

@@ -105,8 +105,8 @@ class RoundedKeys:
 
     def __init__(self, config: ModelConfig, *place: object, int8: bool = True) -> None:
         """place: what other kinds of caches are made with, and one that keeps nothing needs not."""
-        self.config = config
+        self.config, self.patterns = config, config.patterns
 
     def attend(self, layer: int, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
         k_BGTD, v_BGTD = (from_int8(*to_int8(x), x.dtype) for x in (k_BGTD, v_BGTD))
-        return attend_keys(q_BHTD, k_BGTD, v_BGTD, self.config.patterns[layer])
+        return attend_keys(q_BHTD, k_BGTD, v_BGTD, self.patterns[layer])

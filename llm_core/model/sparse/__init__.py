@@ -1,2 +1,2 @@
-"""Attention to some of the earlier tokens: which (`patterns`), how many pairs that makes (`pairs`),
-and how a CPU computes only the tiles with any (`tiles`)."""
+"""Attention to some of the earlier tokens: which (`patterns`), and how many pairs that makes
+(`pairs`)."""

@@ -91,7 +91,7 @@ class Pattern:
                 " 0; set window=64, or 0 global tokens"
             )
 
-    @property
+    @functools.cached_property  # asked for in each layer of each pass
     def sliding(self) -> int | None:
         """The window, where there is nothing else; 0: all; None for other patterns."""
         return self.window if self == Pattern(self.window) else None
@@ -130,7 +130,7 @@ def patterns_of(
         )
     if not attention:
         slides = Pattern(window=window)
-        return tuple(Pattern() if n in full_layers else slides for n in range(num_layers))
+        return tuple(ALL if n in full_layers else slides for n in range(num_layers))
     if window:
         raise ConfigError(
             f"attention ({attention}) and window ({window}) both say what a layer attends; set"

@@ -162,6 +162,8 @@ def test_counts_of_every_family_are_those_of_the_model(values: dict[str, Any]) -
             {"use_bidirectional_attention": True},
             r"use_bidirectional_attention \(True\) must be False",
         ),
+        ({"model_type": ["llama"]}, r"model_type \(\['llama'\]\) must be a name"),
+        ({"model_type": "gpt_neox", "hidden_act": ["gelu"]}, r"hidden_act \(.*\) must be a name"),
         ({"model_type": "gpt_neox", "hidden_act": "relu"}, r"hidden_act \(relu\) must be one of"),
         ({"model_type": "gpt_neox", "rotary_pct": "all"}, r"rotary_pct \('all'\) must be a pos"),
         (

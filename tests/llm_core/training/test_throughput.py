@@ -17,7 +17,7 @@ from llm_core.parallel.ranks import Ranks
 from llm_core.profiling import roofline
 from llm_core.profiling.roofline import training_peak
 from llm_core.training.run_config import RunConfig
-from llm_core.training.throughput import SLOW_STRETCHES, StepClock, product_time
+from llm_core.training.throughput import SLOW_STRETCHES, StepClock, areas_on, product_time
 from tests.support.engine.small_runs import run_config
 
 CPU = torch.device("cpu")
@@ -204,3 +204,9 @@ def test_a_run_with_document_masks_counts_its_documents(config: RunConfig, tmp_p
     assert all(30 < row["attended_tokens"] < 60 for row in read_rows(tmp_path / "timing.jsonl")), (
         "documents have 60 tokens"
     )
+
+
+def test_areas_of_a_pattern_are_copied_to_a_device_once() -> None:
+    # A later pattern of the same value is the same.
+    first, again = (areas_on(CPU, Pattern(window=3), 8) for _ in range(2))
+    assert first is again
