@@ -34,6 +34,8 @@ from llm_core.config import ConfigError, nearest
 PRIME = 32749
 """Draws are modulo the largest prime below 2^15, so that squares fit the int32 of FlexAttention;
 random blocks are therefore among the first so many of a document."""
+MOST_DRAWN = 1024
+"""Blocks that are drawn for one block of queries: each is a term of the mask's rule."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ class Pattern:
                 raise ConfigError(
                     f"{name} ({getattr(self, name)}) needs blocks, and block is 0; set block=64"
                 )
+        if self.random_blocks > MOST_DRAWN:
+            raise ConfigError(
+                f"random_blocks ({self.random_blocks}) must be at most {MOST_DRAWN}; BigBird has 3"
+            )
         if self.dilation > 1 and not self.window:
             raise ConfigError(
                 f"dilation ({self.dilation}) spreads a window, which is 0; set window=64"

@@ -108,6 +108,7 @@ def test_layers_take_patterns_in_turn_and_a_preset_is_its_patterns() -> None:
         ({"attention": [{"windows": 3}]}, "windows is not a known setting"),
         ({"attention": "longformers"}, "longformers.*did you mean longformer"),
         ({"attention": [{"block": 4, "summary": 5}]}, r"summary \(5\) must be at most block"),
+        ({"attention": [{"block": 4, "random_blocks": 10**9}]}, "random_blocks .* at most 1024"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(changes: dict[str, object], named: str) -> None:
