@@ -30,8 +30,9 @@ from torch.nn import functional as F
 
 from llm_core.memory.chunked_loss import working_copies
 from llm_core.memory.config import MemoryConfig
+from llm_core.model.experts.router import as_it_is
 from llm_core.model.feed_forward import FeedForward
-from llm_core.model.transformer import Transformer, as_it_is
+from llm_core.model.transformer import Transformer
 
 # B batch · T tokens · D model width · F channels of a tile
 

@@ -18,6 +18,7 @@ from llm_core.model.attend import Mask
 from llm_core.model.attention import Attention, KeyValueCache
 from llm_core.model.config import ModelConfig
 from llm_core.model.experts.feed_forward import SparseFeedForward
+from llm_core.model.experts.router import as_it_is
 from llm_core.model.feed_forward import FeedForward, make_feed_forward
 from llm_core.model.lora import add_factors
 from llm_core.model.loss import HeadLoss, whole_head_loss
@@ -258,7 +259,3 @@ class Transformer(nn.Module):
         if targets_BT is None:
             return self.logits(hidden_BTD)
         return self.head_loss(self.head, hidden_BTD, targets_BT)
-
-
-def as_it_is(x: Tensor) -> Tensor:
-    return x

@@ -34,11 +34,12 @@ from llm_core.memory.tiling import Exchange, apply_tiling
 from llm_core.model.attend import prepare_backend
 from llm_core.model.config import ComputeConfig, ModelConfig
 from llm_core.model.experts.feed_forward import SparseFeedForward
+from llm_core.model.experts.router import as_it_is
 from llm_core.model.float8 import apply_float8
 from llm_core.model.loss import CrossEntropy, each_head_loss, token_losses
 from llm_core.model.operations import apply_kernels, check_kernels
 from llm_core.model.precision import HALF_DTYPES, stream_dtype
-from llm_core.model.transformer import Transformer, as_it_is
+from llm_core.model.transformer import Transformer
 from llm_core.parallel.compression.reduction import Reduction, make_reduction
 from llm_core.parallel.compression.wire import Wire
 from llm_core.parallel.config import ParallelConfig

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from llm_core.model.experts.router import ROUTER_BIAS, router_biases
+from llm_core.model.experts.router import ROUTER_BIAS, as_it_is, router_biases
 from llm_core.model.init import Box, drawn, init_weights, std_of
-from llm_core.model.transformer import as_it_is, global_name
+from llm_core.model.transformer import global_name
 from llm_core.parallel.cuts import part_of
 from llm_core.parallel.frozen import coded_weights, short_dtype
 from llm_core.parallel.layout import Layout

@@ -78,10 +78,11 @@ def holds_a_decimal(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
 
 
 @inner
-def holds_a_negative(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
-    """Whether a group behind the first is a negative number: 353 405 -7620."""
+def begins_a_group(v: np.ndarray, groups: np.ndarray, k: int, sign: int) -> bool:
+    """Whether a sign behind a blank begins a group: the - of 353 405 -7620, a negative number, or
+    the dot of 33.16 .42 .51, a fraction."""
     for n in range(k):  # noqa: SIM110 (a generator does not compile)
-        if v[groups[END + n]] == 32 and v[groups[END + n] + 1] == 45:
+        if v[groups[END + n]] == 32 and v[groups[END + n] + 1] == sign:
             return True
     return False
 
@@ -176,15 +177,6 @@ def is_spaced_as_a_table(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
         if v[end] == 41 and v[end + 1] == 40:
             return True
     return 0 < wide < k
-
-
-@inner
-def holds_a_fraction(v: np.ndarray, groups: np.ndarray, k: int) -> bool:
-    """Whether a dot behind a blank begins a group: 33.16 .42 .51."""
-    for n in range(k):  # noqa: SIM110 (a generator does not compile)
-        if v[groups[END + n]] == 32 and v[groups[END + n] + 1] == 46:
-            return True
-    return False
 
 
 @inner

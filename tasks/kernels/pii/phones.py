@@ -53,13 +53,12 @@ from tasks.kernels.pii.number_rows import (
     are_code_points,
     are_values,
     are_years,
+    begins_a_group,
     counts_up,
     ends_in_a_note,
     goes_on_in_pairs,
     holds_a_date,
     holds_a_decimal,
-    holds_a_fraction,
-    holds_a_negative,
     is_a_limit,
     is_a_row_of_digits,
     is_behind_a_dump,
@@ -198,7 +197,7 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
         return 0
     if is_cut_from_a_date(v, hi, groups, k) or holds_a_decimal(v, groups, k):
         return 0
-    if holds_a_fraction(v, groups, k) or (k == 0 and is_one_digit(v, i, end)):
+    if begins_a_group(v, groups, k, 46) or (k == 0 and is_one_digit(v, i, end)):
         return 0
     if k > 0 and is_in_braces(v, lo, start, chars):
         return 0
@@ -224,7 +223,7 @@ def national_phone(v, lo, hi, i, start, groups, k, nth, label, chars, crossed): 
     if (label != NAME or digits < MIN_TOLD_DIGITS) and ends_in_a_note(v, i, start, groups, k):
         return 0
     if label != NAME and (
-        holds_a_negative(v, groups, k)
+        begins_a_group(v, groups, k, 45)
         or are_code_points(v, i, shape)
         or are_bytes(v, hi, i, groups, k)
         or is_spaced_as_a_table(v, groups, k)
