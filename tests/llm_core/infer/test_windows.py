@@ -9,9 +9,8 @@ import torch
 
 from llm_core.infer.choice.sampling import GREEDY
 from llm_core.infer.engine import Engine, EngineConfig
-from llm_core.infer.guessing import GuessingEngine
-from llm_core.infer.speculative import NGramDraft
 from llm_core.model.transformer import Transformer
+from tests.support.engine.drafts import engine_of
 from tests.support.engine.small_model import make_model, random_ids
 
 WINDOW, NEW = 9, 14
@@ -47,12 +46,7 @@ def test_answers_are_those_of_whole_sequences_in_a_cache_smaller_than_any(
         cache_tokens=22, block_tokens=2, budget_tokens=11, max_running=2,
         cache="int8" if kind == "int8" else "model",
     )  # fmt: skip
-    engine = (
-        GuessingEngine(model, config, [], NGramDraft())
-        if kind == "guessed"
-        else Engine(model, config, [])
-    )
-    engine.captures = kind == "captured"
+    engine = engine_of(kind, model, config)
     prefix = random_ids(24, seed=5)
     prompts = [[*prefix, *random_ids(n, seed=n)] for n in (1, 9, 12)]
     requests = [engine.submit(prompt, GREEDY, NEW) for prompt in prompts]

@@ -14,18 +14,17 @@ from torch import Tensor
 from llm_core.config import ConfigError, build, key_config, to_plain
 from llm_core.infer.cache.rows import MakeCache, paged_cache, static_cache
 from llm_core.infer.choice.sampling import GREEDY
-from llm_core.infer.engine import Engine, EngineConfig
+from llm_core.infer.engine import EngineConfig
 from llm_core.infer.equivalence import Shape, check_cache
 from llm_core.infer.equivalence_layers import check_layers
-from llm_core.infer.guessing import GuessingEngine
 from llm_core.infer.score_plan import Continuation
 from llm_core.infer.scoring import score_continuations
-from llm_core.infer.speculative import NGramDraft
 from llm_core.model.config import ModelConfig
 from llm_core.model.sparse.pairs import num_keys
 from llm_core.model.sparse.patterns import PRESETS, Pattern, attended, drawn_blocks
 from llm_core.model.transformer import Transformer
 from tests.support.engine.attention_patterns import PATTERNS
+from tests.support.engine.drafts import engine_of
 from tests.support.engine.small_model import make_model, random_ids
 
 MIXED = (
@@ -160,12 +159,7 @@ def test_a_cache_gives_the_full_pass_at_every_layer(kind: MakeCache, int8: bool)
 def test_an_engine_answers_as_whole_sequences_do(kind: str, dtype: torch.dtype) -> None:
     model = sparse_model().to(dtype)
     config = EngineConfig(cache_tokens=120, block_tokens=2, budget_tokens=11, max_running=2)
-    engine = (
-        GuessingEngine(model, config, [], NGramDraft())
-        if kind == "guessed"
-        else Engine(model, config, [])
-    )
-    engine.captures = kind == "captured"
+    engine = engine_of(kind, model, config)
     prefix = random_ids(24, seed=5)
     prompts = [[*prefix, *random_ids(n, seed=n)] for n in (1, 9, 12)]
     requests = [engine.submit(prompt, GREEDY, 14) for prompt in prompts]

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from llm_core.infer.choice.sampling import SamplingParams
+from llm_core.infer.engine import Engine, EngineConfig
+from llm_core.infer.guessing import GuessingEngine
 from llm_core.infer.speculative import Draft, ModelDraft, NGramDraft, Speculated, speculate
 from llm_core.model.transformer import Transformer
 from tests.support.engine.small_model import make_model
@@ -20,6 +22,16 @@ def other_model() -> Transformer:
         for parameter in model.blocks[-1].parameters():
             parameter.mul_(0.8)
     return model
+
+
+def engine_of(kind: str, model: Transformer, config: EngineConfig) -> Engine:
+    """One that guesses, for "guessed"; one that replays recorded steps, for "captured"."""
+    guesses = kind == "guessed"
+    engine = (
+        GuessingEngine(model, config, [], NGramDraft()) if guesses else Engine(model, config, [])
+    )
+    engine.captures = kind == "captured"
+    return engine
 
 
 class WrongDraft:
